@@ -1,0 +1,237 @@
+"""The seam: every touch of a disk goes through a `FileSystem`, so that a test can crash, fail or watch any of them.
+
+Errors are plain `OSError`s; the layer above knows whether an ENOSPC means "no ack" or "stop the broker". What the
+seam promises beyond the system calls: `pwrite` and `pwritev` write all or raise, `pread` is short only at the end of
+the file, and every descriptor is close-on-exec. Nothing here locks; the kernel's calls are safe from any thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["DIRECTORY_MODE", "FILE_MODE", "FileSystem", "OsFileSystem", "write_all"]
+
+DIRECTORY_MODE = 0o700  # payloads and client ids are nobody else's business
+FILE_MODE = 0o600
+
+_ZEROS = bytes(1024 * 1024)
+_DIRECT_ALIGNMENT = 4096  # O_DIRECT wants buffer, position and length aligned to the logical block; 4 KiB covers all
+
+
+class FileSystem(Protocol):
+    """What storage needs of a disk; `tests/storage/simulated_filesystem.py` is the other implementation."""
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        """Return a descriptor. `create` implies `write` and refuses an existing file (FileExistsError)."""
+
+    def close(self, fd: int) -> None:
+        """Give the descriptor back."""
+
+    def pread(self, fd: int, length: int, position: int) -> bytes:
+        """Return `length` bytes from `position`; fewer only where the file ends."""
+
+    def pwrite(self, fd: int, data: bytes, position: int) -> None:
+        """Write all of `data` at `position`; after an error any part of it may be in the file."""
+
+    def pwritev(self, fd: int, parts: Sequence[bytes], position: int) -> None:
+        """Write all `parts`, one behind the other, with one call where the kernel takes them at once."""
+
+    def fdatasync(self, fd: int) -> None:
+        """Make data and length durable. After an error never retry: the page cache no longer tells the truth."""
+
+    def fsync(self, fd: int) -> None:
+        """Make data and all metadata durable; the same rule after an error."""
+
+    def size(self, fd: int) -> int:
+        """Return the file's length in bytes."""
+
+    def truncate(self, fd: int, length: int) -> None:
+        """Cut, or extend with zeros that take no space."""
+
+    def allocate(self, fd: int, length: int) -> None:
+        """Write real zeros from the end of the file up to `length`, so that later writes there change no metadata."""
+
+    def read_direct(self, path: Path, length: int, position: int) -> bytes:
+        """Return bytes from the medium and not from the page cache, as far as this file system can tell them apart."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace `target` atomically; durable only after `sync_dir` of the directory."""
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name; refuses an existing target."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name; durable only after `sync_dir` of the directory."""
+
+    def mkdir(self, path: Path) -> None:
+        """Create one directory; one that exists is fine. The parent is the caller's to sync."""
+
+    def sync_dir(self, path: Path) -> None:
+        """Make the entries of a directory durable: creations, renames and removals."""
+
+    def syncfs(self, path: Path) -> None:
+        """Sync the whole file system under `path`: cheaper than hundreds of fdatasyncs."""
+
+    def listdir(self, path: Path) -> list[str]:
+        """Return the names in a directory, sorted."""
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is a file or directory of that name."""
+
+    def lock(self, path: Path) -> int:
+        """Return a descriptor that holds an exclusive lock until it is closed; BlockingIOError if another has it."""
+
+    def free_bytes(self, path: Path) -> int:
+        """Return the bytes that this user may still write to the file system of `path`."""
+
+
+def write_all(write: Callable[[memoryview, int], int], data: bytes, position: int) -> None:
+    """Call `write(rest, position)` until nothing is left: a short write is not an error until the next one says why."""
+    rest = memoryview(data)
+    while rest:
+        written = write(rest, position)
+        if written <= 0:
+            raise OSError(errno.EIO, "the kernel accepted no byte of a write and gave no reason")
+        rest = rest[written:]
+        position += written
+
+
+class OsFileSystem:
+    """The real disk."""
+
+    __slots__ = ()
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return os.open(path, flags, FILE_MODE)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pread(self, fd: int, length: int, position: int) -> bytes:
+        data = os.pread(fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length and (data := os.pread(fd, length - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, fd: int, data: bytes, position: int) -> None:
+        if os.pwrite(fd, data, position) != len(data):
+            # Writing it whole again is simpler than tracking the part, and puts the same bytes in the same place.
+            write_all(lambda rest, at: os.pwrite(fd, rest, at), data, position)
+
+    def pwritev(self, fd: int, parts: Sequence[bytes], position: int) -> None:
+        if os.pwritev(fd, parts, position) != sum(map(len, parts)):
+            self.pwrite(fd, b"".join(parts), position)
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def allocate(self, fd: int, length: int) -> None:
+        position = self.size(fd)
+        while position < length:
+            zeros = _ZEROS[: length - position]
+            self.pwrite(fd, zeros, position)
+            position += len(zeros)
+
+    def read_direct(self, path: Path, length: int, position: int) -> bytes:
+        start = position - position % _DIRECT_ALIGNMENT
+        span = position + length - start
+        span += -span % _DIRECT_ALIGNMENT
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return self._read_dropped(path, length, position)  # tmpfs and some overlays have no O_DIRECT
+        try:
+            with mmap.mmap(-1, span) as buffer:  # anonymous memory is page aligned, which O_DIRECT asks for
+                got = os.preadv(fd, [buffer], start)
+                return buffer[position - start : max(position - start, min(got, position - start + length))]
+        finally:
+            os.close(fd)
+
+    def _read_dropped(self, path: Path, length: int, position: int) -> bytes:
+        fd = self.open(path)
+        try:
+            os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
+            return self.pread(fd, length, position)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+
+    def sync_dir(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def syncfs(self, path: Path) -> None:
+        # os.sync() waits for every file system of the machine and reports no error: only syncfs(2) reports one.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _syncfs(fd)
+        finally:
+            os.close(fd)
+
+    def listdir(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def lock(self, path: Path) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def free_bytes(self, path: Path) -> int:
+        state = os.statvfs(path)
+        return state.f_bavail * state.f_frsize
+
+
+def _syncfs(fd: int) -> None:
+    """Call syncfs(2), which Python's os module doesn't have."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

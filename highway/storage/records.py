@@ -1,0 +1,243 @@
+"""Records as bytes and back: version 3 written and read, version 2 read.
+
+      0        4   5   6        10       12       14
+     +--------+---+---+--------+--------+--------+-------+------------+---------+
+     | length | 3 |flg| delta  | topic  | prop.  | topic | properties | payload |
+     |  u32   |u8 |u8 | ms u32 | length | length |       |            |         |
+     +--------+---+---+--------+--------+--------+-------+------------+---------+
+
+`length` counts the bytes after itself; the commit time is the frame's min timestamp plus `delta`. A record doesn't
+carry its offset: the frame has that of its first record and the others follow. FORMAT.md has the whole story.
+
+Encoding and decoding are on the road of every message, so both avoid one Python call a record: the heads are a dict
+that the broker maps over payload lengths, and decoding reuses what consecutive records share.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, TypeAlias
+
+from highway.errors import CorruptionError
+
+__all__ = [
+    "FLAG_PROPERTIES",
+    "FLAG_QOS_MASK",
+    "FLAG_RETAIN",
+    "MAX_DELTA_MS",
+    "MAX_PROPERTIES_BYTES",
+    "MAX_TOPIC_BYTES",
+    "RECORD_HEAD_BYTES",
+    "Record",
+    "RecordBatch",
+    "RecordHeads",
+    "decode_records",
+    "encode_records",
+]
+
+FLAG_QOS_MASK = 0b0000_0011
+FLAG_RETAIN = 0b0000_0100
+FLAG_PROPERTIES = 0b0000_1000  # set exactly when the properties length isn't 0
+
+MAX_TOPIC_BYTES = 0xFFFF  # MQTT's own limit for a UTF-8 string
+MAX_PROPERTIES_BYTES = 0xFFFF
+MAX_DELTA_MS = 0xFFFF_FFFF  # 49 days: a frame must not span more
+
+_VERSION = 3
+_HEAD = struct.Struct(
+    ">"
+    "I"  # length of the record after this field
+    "B"  # version
+    "B"  # flags
+    "I"  # commit time, ms after the frame's min timestamp
+    "H"  # topic length
+    "H"  # properties length
+)
+_LENGTH = struct.Struct(">I")
+_AFTER_LENGTH = struct.Struct(">BBIHH")
+_V2_TIME = struct.Struct(">q")
+
+RECORD_HEAD_BYTES = _HEAD.size
+_LENGTH_BYTES = _LENGTH.size
+_MIN_V2_BYTES = _LENGTH_BYTES + 1 + 1 + _V2_TIME.size  # length, version, an empty key's length, time
+
+# (offset, flags, commit time in ms, topic, properties, payload). A plain tuple: a NamedTuple costs twice as much.
+Record: TypeAlias = tuple[int, int, int, bytes, bytes, bytes]
+
+
+class RecordHeads(dict[int, bytes]):
+    """Payload length -> the bytes that stand in front of such a payload, for one topic, flags, time and properties.
+
+    A run of payloads is encoded without a Python-level loop:
+    `b"".join(chain.from_iterable(zip(map(heads.__getitem__, map(len, payloads)), payloads)))`.
+    """
+
+    __slots__ = ("_fixed_length", "_tail")
+
+    def __init__(self, topic: bytes, flags: int, delta_ms: int, properties: bytes = b"") -> None:
+        """Lengths and times out of range raise ValueError: the caller checks them at the edge."""
+        if properties:
+            flags |= FLAG_PROPERTIES
+        try:
+            head = _AFTER_LENGTH.pack(_VERSION, flags, delta_ms, len(topic), len(properties))
+        except struct.error as error:
+            raise ValueError(
+                f"a record's topic ({len(topic)} B), properties ({len(properties)} B), flags ({flags}) "
+                f"or delta ({delta_ms} ms) is out of range"
+            ) from error
+        self._tail = head + topic + properties
+        self._fixed_length = len(self._tail)
+
+    def __missing__(self, payload_length: int) -> bytes:
+        head = self[payload_length] = (self._fixed_length + payload_length).to_bytes(4, "big") + self._tail
+        return head
+
+    def encode(self, payloads: list[bytes]) -> bytes:
+        """Return the records of a run of payloads, joined."""
+        return b"".join(chain.from_iterable(zip(map(self.__getitem__, map(len, payloads)), payloads, strict=True)))
+
+
+def encode_records(records: list[tuple[bytes, int, int, bytes, bytes]]) -> bytes:
+    """Return records of (topic, flags, delta_ms, properties, payload), joined: for rewriting frames and for tests."""
+    return b"".join(
+        RecordHeads(topic, flags, delta_ms, properties)[len(payload)] + payload
+        for topic, flags, delta_ms, properties, payload in records
+    )
+
+
+def decode_records(data: bytes, count: int, base_offset: int, base_ms: int, where: str = "records") -> list[Record]:
+    """Return the `count` records that `data` must hold exactly; CorruptionError, with `where`, for anything else."""
+    records: list[Record] = []
+    append = records.append
+    unpack_head = _HEAD.unpack_from
+    unpack_length = _LENGTH.unpack_from
+    starts_with = data.startswith
+    offset = base_offset
+    position = 0
+    end = len(data)
+    # Consecutive records mostly share version, flags, time, topic and properties: then `shared` is what stands between
+    # length and payload, and one comparison replaces parsing it. b"\0" is in front of no record: no version is 0.
+    shared = b"\0"
+    shared_length = 1
+    flags = timestamp_ms = 0
+    topic = properties = b""
+    try:
+        while position < end:
+            body = position + 4
+            if starts_with(shared, body):
+                next_position = body + unpack_length(data, position)[0]
+                payload_at = body + shared_length
+            else:
+                length, version, flags, delta_ms, topic_length, properties_length = unpack_head(data, position)
+                next_position = body + length
+                if version != _VERSION:
+                    record, position = _decode_v2(data, position, offset, where)
+                    append(record)
+                    offset += 1
+                    shared = b"\0"
+                    continue
+                topic_at = position + 14
+                properties_at = topic_at + topic_length
+                payload_at = properties_at + properties_length
+                timestamp_ms = base_ms + delta_ms
+                topic = data[topic_at:properties_at]
+                properties = data[properties_at:payload_at]
+                shared = data[body:payload_at]
+                shared_length = payload_at - body
+            if not payload_at <= next_position <= end:
+                raise CorruptionError(where, position, f"record {offset}: its lengths don't fit the {end} B of data")
+            append((offset, flags, timestamp_ms, topic, properties, data[payload_at:next_position]))
+            position = next_position
+            offset += 1
+    except struct.error:
+        # The only short v2 record that unpack_head can't look at is one with less payload than a v3 head has bytes.
+        if end - position >= _MIN_V2_BYTES and data[position + 4] == 2:
+            record, position = _decode_v2(data, position, offset, where)
+            if position == end:
+                append(record)
+                return _check_count(records, count, end, where)
+        raise CorruptionError(where, position, f"record {offset}: {end - position} B left, too few for one") from None
+    return _check_count(records, count, end, where)
+
+
+def _check_count(records: list[Record], count: int, end: int, where: str) -> list[Record]:
+    if len(records) != count:
+        raise CorruptionError(where, end, f"expected {count} records, got {len(records)}")
+    return records
+
+
+def _decode_v2(data: bytes, position: int, offset: int, where: str) -> tuple[Record, int]:
+    """Return a version 2 record and the position after it: `[length][2][uvarint key length][key][ms, 8 B][payload]`."""
+    end = len(data)
+    (length,) = _LENGTH.unpack_from(data, position)
+    next_position = position + _LENGTH_BYTES + length
+    version = data[position + _LENGTH_BYTES]
+    if version != 2:
+        raise CorruptionError(where, position, f"record {offset}: version {version}, expected 3 or 2")
+    if next_position > end:
+        raise CorruptionError(where, position, f"record {offset}: {length} B long, {end - position - 4} B left")
+    key_length = shift = 0
+    cursor = position + _LENGTH_BYTES + 1
+    while True:
+        if cursor >= next_position or shift > 28:
+            raise CorruptionError(where, position, f"record {offset}: its key length doesn't end")
+        byte = data[cursor]
+        cursor += 1
+        key_length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    time_at = cursor + key_length
+    payload_at = time_at + _V2_TIME.size
+    if payload_at > next_position:
+        raise CorruptionError(where, position, f"record {offset}: a key of {key_length} B doesn't fit {length} B")
+    (timestamp_ms,) = _V2_TIME.unpack_from(data, time_at)
+    return (offset, 0, timestamp_ms, data[cursor:time_at], b"", data[payload_at:next_position]), next_position
+
+
+class RecordBatch:
+    """Records that travel together in memory: one append, several appends of a tail, or one frame read back.
+
+    Offsets are consecutive from `base_offset`. `data` never changes; `records()` decodes it once and keeps the result,
+    so whoever counts bytes of cached batches has to allow for that. `encodings` belongs to the broker: it keeps the
+    wire form of this batch there, so that ten subscribers cost one encoding.
+    """
+
+    __slots__ = ("_records", "base_ms", "base_offset", "count", "data", "encodings", "last_ms")
+
+    def __init__(self, base_offset: int, count: int, base_ms: int, last_ms: int, data: bytes) -> None:
+        self.base_offset = base_offset
+        self.count = count
+        self.base_ms = base_ms  # what the records' deltas are relative to
+        self.last_ms = last_ms  # commit time of the last record
+        self.data = data
+        self.encodings: dict[Any, Any] = {}
+        self._records: list[Record] | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record."""
+        return self.base_offset + self.count
+
+    def records(self) -> list[Record]:
+        """Return the decoded records; CorruptionError if `data` isn't exactly `count` of them."""
+        records = self._records
+        if records is None:
+            where = f"batch of offset {self.base_offset}"
+            records = self._records = decode_records(self.data, self.count, self.base_offset, self.base_ms, where)
+        return records
+
+    def record_at(self, offset: int) -> Record:
+        """Return one record; the caller has checked that `offset` is in the batch."""
+        return self.records()[offset - self.base_offset]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records())
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        return f"RecordBatch({self.base_offset}..{self.end_offset - 1}, {len(self.data)} B, {self.last_ms} ms)"
