@@ -1,0 +1,173 @@
+"""The `$SYS/broker/...` topics: mosquitto's names, so that existing dashboards work, and our own below `highway/`.
+
+A table says which name shows what; load averages are computed as mosquitto does it: an exponentially weighted
+average over 1, 5 and 15 minutes of a rate per minute. Nothing here is stored or logged: `$` topics never are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from highway import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from highway.clock import Clock
+
+__all__ = ["SYS_TOPICS", "Counters", "sys_messages"]
+
+PREFIX = b"$SYS/broker/"
+
+
+class Counters:
+    """What the broker counts, all since its start; the event loop owns it and adds to the fields directly."""
+
+    __slots__ = (
+        "acl_denied",  # publishes acked or dropped for want of a right
+        "bytes_received",  # on all connections, MQTT headers included
+        "bytes_sent",
+        "catchup_fallbacks",  # LIVE subscriptions that read too slowly and went back to the log
+        "clients_connected",  # now
+        "clients_disconnected",  # sessions without a connection, now
+        "clients_expired",  # sessions ended by their expiry
+        "clients_maximum",  # most connections at one time
+        "connections",  # sockets accepted
+        "gap_messages",  # offsets that a subscriber was entitled to and that are gone
+        "live_switches",  # subscriptions that came from CATCHUP to LIVE
+        "loads",
+        "malformed_packets",  # connections closed for a protocol fault
+        "messages_received",  # control packets of every type
+        "messages_sent",
+        "publish_bytes_received",  # payloads only
+        "publish_bytes_sent",
+        "publish_dropped",  # QoS 0 to slow readers, and what could not be stored
+        "publish_received",
+        "publish_sent",
+        "retained",  # retained messages, now
+        "stored_bytes",  # payload bytes that the logs hold, now
+        "stored_messages",  # records that the logs hold, now
+        "subscriptions",  # of all sessions, now
+    )
+
+    def __init__(self) -> None:
+        self.acl_denied = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.catchup_fallbacks = 0
+        self.clients_connected = 0
+        self.clients_disconnected = 0
+        self.clients_expired = 0
+        self.clients_maximum = 0
+        self.connections = 0
+        self.gap_messages = 0
+        self.live_switches = 0
+        self.malformed_packets = 0
+        self.messages_received = 0
+        self.messages_sent = 0
+        self.publish_bytes_received = 0
+        self.publish_bytes_sent = 0
+        self.publish_dropped = 0
+        self.publish_received = 0
+        self.publish_sent = 0
+        self.retained = 0
+        self.stored_bytes = 0
+        self.stored_messages = 0
+        self.subscriptions = 0
+        self.loads: dict[bytes, _Load] = {name: _Load() for name in LOADS}
+
+    @property
+    def clients_total(self) -> int:
+        """Sessions known, with a connection or without."""
+        return self.clients_connected + self.clients_disconnected
+
+
+class _Load:
+    """The load averages of one counter."""
+
+    __slots__ = ("averages", "last_total", "updated")
+
+    def __init__(self) -> None:
+        self.averages = [0.0] * len(LOAD_MINUTES)
+        self.last_total = 0
+        self.updated: float | None = None  # monotonic seconds
+
+    def update(self, total: int, now: float, since: float) -> None:
+        """Bring the averages to `now`, the counter being at `total`; `since` is when counting began."""
+        elapsed = now - (since if self.updated is None else self.updated)
+        if elapsed <= 0:
+            return
+        rate_per_minute = (total - self.last_total) * 60.0 / elapsed
+        for position, minutes in enumerate(LOAD_MINUTES):
+            decay = math.exp(-elapsed / (minutes * 60.0))
+            self.averages[position] = rate_per_minute + decay * (self.averages[position] - rate_per_minute)
+        self.last_total = total
+        self.updated = now
+
+
+# Below `$SYS/broker/`. `active` and `inactive` are mosquitto's older words for connected and disconnected.
+SYS_TOPICS: dict[bytes, Callable[[Counters], int]] = {
+    b"clients/total": lambda counters: counters.clients_total,
+    b"clients/maximum": lambda counters: counters.clients_maximum,
+    b"clients/connected": lambda counters: counters.clients_connected,
+    b"clients/active": lambda counters: counters.clients_connected,
+    b"clients/disconnected": lambda counters: counters.clients_disconnected,
+    b"clients/inactive": lambda counters: counters.clients_disconnected,
+    b"clients/expired": lambda counters: counters.clients_expired,
+    b"subscriptions/count": lambda counters: counters.subscriptions,
+    b"retained messages/count": lambda counters: counters.retained,
+    b"messages/stored": lambda counters: counters.stored_messages,
+    b"store/messages/count": lambda counters: counters.stored_messages,
+    b"store/messages/bytes": lambda counters: counters.stored_bytes,
+    b"messages/received": lambda counters: counters.messages_received,
+    b"messages/sent": lambda counters: counters.messages_sent,
+    b"publish/messages/dropped": lambda counters: counters.publish_dropped,
+    b"publish/messages/received": lambda counters: counters.publish_received,
+    b"publish/messages/sent": lambda counters: counters.publish_sent,
+    b"publish/bytes/received": lambda counters: counters.publish_bytes_received,
+    b"publish/bytes/sent": lambda counters: counters.publish_bytes_sent,
+    b"bytes/received": lambda counters: counters.bytes_received,
+    b"bytes/sent": lambda counters: counters.bytes_sent,
+    b"highway/connections/accepted": lambda counters: counters.connections,
+    b"highway/connections/malformed": lambda counters: counters.malformed_packets,
+    b"highway/publish/denied": lambda counters: counters.acl_denied,
+    b"highway/replay/live_switches": lambda counters: counters.live_switches,
+    b"highway/replay/catchup_fallbacks": lambda counters: counters.catchup_fallbacks,
+    b"highway/replay/gap_messages": lambda counters: counters.gap_messages,
+}
+
+LOAD_MINUTES = (1, 5, 15)
+LOADS: dict[bytes, Callable[[Counters], int]] = {
+    b"load/messages/received": lambda counters: counters.messages_received,
+    b"load/messages/sent": lambda counters: counters.messages_sent,
+    b"load/publish/dropped": lambda counters: counters.publish_dropped,
+    b"load/publish/received": lambda counters: counters.publish_received,
+    b"load/publish/sent": lambda counters: counters.publish_sent,
+    b"load/bytes/received": lambda counters: counters.bytes_received,
+    b"load/bytes/sent": lambda counters: counters.bytes_sent,
+    b"load/sockets": lambda counters: counters.connections,
+    b"load/connections": lambda counters: counters.connections,
+}
+
+
+def sys_messages(counters: Counters, clock: Clock, since: float) -> list[tuple[bytes, bytes]]:
+    """Return every `$SYS` topic name with its payload, and bring the load averages up to now.
+
+    `since` is the clock's monotonic time at the broker's start. The caller keeps them as retained messages and sends
+    on those that changed.
+    """
+    now = clock.monotonic()
+    messages = [
+        (PREFIX + b"version", b"highway version " + __version__.encode()),
+        (PREFIX + b"uptime", b"%d seconds" % (now - since)),
+    ]
+    messages.extend((PREFIX + name, b"%d" % value(counters)) for name, value in SYS_TOPICS.items())
+    for name, total in LOADS.items():
+        load = counters.loads[name]
+        load.update(total(counters), now, since)
+        messages.extend(
+            (PREFIX + name + b"/%dmin" % minutes, b"%.2f" % average)
+            for minutes, average in zip(LOAD_MINUTES, load.averages, strict=True)
+        )
+    return messages
