@@ -117,16 +117,14 @@ def decode_records(data: bytes, count: int, base_offset: int, base_ms: int, wher
     offset = base_offset
     position = 0
     end = len(data)
-    # Consecutive records mostly share version, flags, time, topic and properties: then `shared` is what stands between
-    # length and payload, and one comparison replaces parsing it. b"\0" is in front of no record: no version is 0.
-    shared = b"\0"
-    shared_length = 1
-    flags = timestamp_ms = 0
-    topic = properties = b""
+    # In a run, records share version, flags, time, topic and properties: then `shared` is what stands between length
+    # and payload, and one comparison replaces parsing it. It is b"" outside of runs, where looking would only cost.
+    shared = topic = properties = b""
+    shared_length = flags = timestamp_ms = 0
     try:
         while position < end:
             body = position + 4
-            if starts_with(shared, body):
+            if shared and starts_with(shared, body):
                 next_position = body + unpack_length(data, position)[0]
                 payload_at = body + shared_length
             else:
@@ -136,16 +134,19 @@ def decode_records(data: bytes, count: int, base_offset: int, base_ms: int, wher
                     record, position = _decode_v2(data, position, offset, where)
                     append(record)
                     offset += 1
-                    shared = b"\0"
+                    shared = b""
                     continue
                 topic_at = position + 14
                 properties_at = topic_at + topic_length
                 payload_at = properties_at + properties_length
                 timestamp_ms = base_ms + delta_ms
-                topic = data[topic_at:properties_at]
+                if starts_with(topic, topic_at) and len(topic) == topic_length:
+                    shared = data[body:payload_at]
+                    shared_length = payload_at - body
+                else:
+                    topic = data[topic_at:properties_at]
+                    shared = b""
                 properties = data[properties_at:payload_at]
-                shared = data[body:payload_at]
-                shared_length = payload_at - body
             if not payload_at <= next_position <= end:
                 raise CorruptionError(where, position, f"record {offset}: its lengths don't fit the {end} B of data")
             append((offset, flags, timestamp_ms, topic, properties, data[payload_at:next_position]))
