@@ -1,0 +1,36 @@
+# Highway. `make run` and `make test` are all that a fresh clone needs, besides Python 3.11 or newer.
+# The virtual environment is built once, and again only when pyproject.toml changed.
+
+# The first Python that is new enough; `make PYTHON=/path/to/python3 ...` chooses another.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: run test check clean
+
+run: $(VENV)/.installed ## Install and serve on 127.0.0.1:1883, data in ./highway-data
+	exec $(BIN)/highway serve
+
+test: $(VENV)/.installed-test ## Install and run all tests; ARGS="..." goes to pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-test ## Lint and types
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean: ## Remove the virtual environment and caches; data stays
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Highway needs Python 3.11 or newer, and none was found" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(BIN)/python
+	$(PIP) --editable '.[test]'
+	@touch $@ $(VENV)/.installed

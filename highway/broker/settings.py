@@ -1,0 +1,42 @@
+"""What can be set about the broker: which topics go to which log, and the limits that it holds clients to.
+
+The configuration layer fills these in and checks the ranges. Everything has a default, so that a test names only what
+it is about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["BrokerSettings", "TopicEntry"]
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEntry:
+    """A topic filter and the log that takes what matches it; the first entry that matches a topic name decides."""
+
+    topic_filter: bytes
+    log: str
+    delay_ms: int = 0  # subscribers see a message this long after its commit time
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """How the broker as a whole behaves."""
+
+    entries: tuple[TopicEntry, ...] = (TopicEntry(b"#", "other"),)
+    unmatched_reject: bool = False  # True: a topic that no entry matches is refused; entries then has no catch-all
+    anonymous: bool = True  # clients may connect without a user name
+    max_connections: int = 10_000
+    max_packet_bytes: int = 1024 * 1024  # a whole control packet, fixed header included
+    connect_timeout_s: float = 10.0  # from accept to a complete CONNECT
+    max_inflight: int = 100  # sent to one client at QoS > 0 and not yet acknowledged
+    max_subscriptions: int = 10_000  # of one session
+    # A 3.1.1 client can't say how long its session should live, so the broker does. 90 days outlive the longest
+    # retention of the shipped topics: a session must not forget its position while the messages are still there.
+    # None: for ever.
+    session_expiry_ms: int | None = 90 * _DAY_MS
+    write_buffer_bytes: int = 256 * 1024  # unsent bytes above which a subscriber reads from the log instead
+    sys_interval_s: float = 10.0  # between two rounds of $SYS, as mosquitto's default
