@@ -10,7 +10,8 @@
 
 Both checksums start from the segment's random salt. A payload that a client publishes may be a valid frame in every
 other way, and stored without compression it would look like one to a scan behind a damaged region; the salt is what the
-client can't know. The magic is in neither checksum, so that a scan can hunt for it. FORMAT.md has the field tables.
+client can't know. The magic is what a scan hunts for behind damage; the header's checksum says whether it found a
+frame before any length in it is believed. FORMAT.md has the field tables.
 
 Every length is checked against its limit before anything of that size is allocated.
 """
@@ -67,6 +68,7 @@ _FLAG_EXTENSION = 0b0010_0000
 # Bit 6 (sparse offsets, in compacted segments) is assigned but not readable yet, so that it refuses like the others.
 _KNOWN_FLAGS = _CODEC_MASK | _FLAG_EXTENSION
 _MAX_OFFSET = (1 << 63) - 1
+_MIN_RECORD_BYTES = RECORD_HEAD_BYTES  # a version 2 record without key and payload is as long
 
 _SEGMENT = struct.Struct(
     ">"
@@ -288,10 +290,6 @@ def _implausible(header: FrameHeader) -> str:
     if header.min_ms > header.max_ms:
         return f"min timestamp {header.min_ms} is after max timestamp {header.max_ms}"
     return ""
-
-
-# A version 2 record without key and payload; version 3 needs as much for its head.
-_MIN_RECORD_BYTES = min(RECORD_HEAD_BYTES, 14)
 
 
 def unpack_payload(

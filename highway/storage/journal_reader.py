@@ -1,0 +1,210 @@
+"""Reading the journal back: every frame from a checkpoint on, and the verdict about the bytes that are none.
+
+A frame that fails its checks is one of three things:
+
+- *The end.* Nothing valid follows it, or the frame that was to come next is the first of the next file.
+- *A torn tail.* Valid frames follow, but nobody has ever known the bad bytes to be synced: a power cut wrote pages out
+  of order. The journal is cut there, the valid frames behind it too: what they hold was never acknowledged as durable,
+  and showing them would show a hole.
+- *Corruption.* A later frame, or the checkpoint, says that the journal was synced beyond the bad bytes. Then they were
+  good once, and what they held may have been acknowledged. That is reported, and reading goes on behind it.
+
+The first pass looks at every byte, hunting for the magic behind damage; a salt in each file's header keeps payloads and
+former lives of a recycled file from being taken for frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from highway.errors import CorruptionError
+from highway.storage.filesystem import FileSystem
+from highway.storage.journal_files import list_journal
+from highway.storage.journal_format import (
+    FILE_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    Entry,
+    FrameHeader,
+    decode_entries,
+    make_position,
+    parse_file_header,
+    parse_frame_header,
+    split_position,
+)
+
+__all__ = ["FoundFrame", "JournalScan", "TornTail", "read_entries", "scan_journal"]
+
+
+class FoundFrame(NamedTuple):
+    """A valid frame."""
+
+    path: Path
+    position: int
+    header: FrameHeader
+
+    @property
+    def end(self) -> int:
+        """The position after the frame."""
+        return self.position + FRAME_HEADER_BYTES + self.header.length
+
+
+class TornTail(NamedTuple):
+    """Bytes to cut: from `offset` on nothing of this file counts, nor do the files in `later`."""
+
+    path: Path
+    offset: int
+    length: int
+    later: list[Path]
+
+
+@dataclass(slots=True)
+class JournalScan:
+    """What the journal holds from the asked position on."""
+
+    frames: list[FoundFrame] = field(default_factory=list)
+    damaged: list[CorruptionError] = field(default_factory=list)
+    torn: TornTail | None = None
+    end_position: int = 0
+    next_frame: int = 1  # sequence number
+    next_entry: int = 1
+    files: list[tuple[int, Path]] = field(default_factory=list)  # all files there are
+
+
+def scan_journal(
+    filesystem: FileSystem,
+    directory: Path,
+    start_position: int,
+    next_frame: int,
+    next_entry: int,
+    durable_position: int,
+) -> JournalScan:
+    """Return what stands in the journal from `start_position` on, where frame `next_frame` is expected.
+
+    `durable_position` is what a checkpoint says was synced. Nothing is changed.
+    """
+    scan = JournalScan(end_position=start_position, next_frame=next_frame, next_entry=next_entry)
+    scan.files = list_journal(filesystem, directory)
+    start_sequence, start_offset = split_position(start_position)
+    found: list[FoundFrame] = []
+    torn_ends: dict[Path, int] = {}
+    for sequence, path in scan.files:
+        if sequence >= start_sequence:
+            first = start_offset if sequence == start_sequence else FILE_HEADER_BYTES
+            found += _scan_file(filesystem, path, sequence, first, scan.damaged, torn_ends)
+    durable_position = max([durable_position, *(frame.header.durable_position for frame in found)])
+    _judge(scan, found, durable_position, directory)
+    if scan.torn is None:
+        _find_torn_frame(scan, torn_ends)
+    return scan
+
+
+def read_entries(filesystem: FileSystem, scan: JournalScan) -> Iterator[tuple[int, Entry]]:
+    """Yield (entry number, entry) of the scan's frames; a frame that can't be decoded joins `scan.damaged`."""
+    fd = -1
+    path: Path | None = None
+    try:
+        for frame in scan.frames:
+            if frame.path != path:
+                if fd >= 0:
+                    filesystem.close(fd)
+                path = frame.path
+                fd = filesystem.open(path)
+            offset = split_position(frame.position)[1] + FRAME_HEADER_BYTES
+            body = filesystem.pread(fd, frame.header.length, offset)
+            try:
+                if crc32c(body, frame.header.header_crc) != frame.header.body_crc:
+                    raise CorruptionError(str(path), offset, "a journal frame changed between two readings of it")
+                yield from enumerate(decode_entries(body, str(path)), frame.header.first_entry)
+            except CorruptionError as error:
+                scan.damaged.append(error)
+    finally:
+        if fd >= 0:
+            filesystem.close(fd)
+
+
+def _scan_file(
+    filesystem: FileSystem,
+    path: Path,
+    sequence: int,
+    offset: int,
+    damaged: list[CorruptionError],
+    torn_ends: dict[Path, int],
+) -> Iterator[FoundFrame]:
+    """Yield the valid frames of one file; note in `torn_ends` where a frame with a valid header but no body ends."""
+    fd = filesystem.open(path)
+    try:
+        data = filesystem.pread(fd, filesystem.size(fd), 0)
+    finally:
+        filesystem.close(fd)
+    try:
+        header = parse_file_header(data, str(path))
+    except CorruptionError as error:
+        damaged.append(error)  # a file has its header before it has its name, so this is damage and no torn write
+        return
+    if header.sequence != sequence:
+        return  # about to be recycled when the process ended: none of its frames is needed
+    end = len(data)
+    while 0 <= offset < end:
+        frame = parse_frame_header(data, offset, header.salt)
+        body = offset + FRAME_HEADER_BYTES
+        if frame is not None and body + frame.length <= end:
+            if crc32c(memoryview(data)[body : body + frame.length], frame.header_crc) == frame.body_crc:
+                yield FoundFrame(path, make_position(sequence, offset), frame)
+                offset = body + frame.length
+                continue
+        if frame is not None:
+            torn_ends[path] = min(body + frame.length, end)
+        offset = data.find(FRAME_MAGIC, offset + 1)
+
+
+def _judge(scan: JournalScan, found: list[FoundFrame], durable_position: int, directory: Path) -> None:
+    """Walk the frames in order and decide at each missing one: the end, a torn tail, or corruption."""
+    for index, frame in enumerate(found):
+        if frame.header.sequence < scan.next_frame:
+            continue
+        if frame.header.sequence > scan.next_frame:
+            if durable_position <= scan.end_position:
+                _cut(scan, found[index:])
+                return
+            scan.damaged.append(_missing(scan, directory, frame.position, frame.header.sequence))
+        scan.frames.append(frame)
+        scan.end_position = frame.end
+        scan.next_frame = frame.header.sequence + 1
+        scan.next_entry = frame.header.first_entry + 1  # at least; whoever decodes the frame knows exactly
+    if durable_position > scan.end_position and split_position(durable_position)[1] > FILE_HEADER_BYTES:
+        scan.damaged.append(_missing(scan, directory, durable_position, None))
+
+
+def _missing(scan: JournalScan, directory: Path, until: int, sequence: int | None) -> CorruptionError:
+    file_sequence, offset = split_position(scan.end_position)
+    last = "unknown" if sequence is None else str(sequence - 1)
+    until_sequence, until_offset = split_position(until)
+    return CorruptionError(
+        str(directory / f"{file_sequence:020}.wal"),
+        offset,
+        f"journal frames {scan.next_frame} to {last} are damaged although they were durable, "
+        f"up to byte {until_offset} of file {until_sequence}",
+    )
+
+
+def _cut(scan: JournalScan, dropped: list[FoundFrame]) -> None:
+    """Note that the journal ends here, and that valid frames behind it have to go."""
+    sequence, offset = split_position(scan.end_position)
+    path = next((path for number, path in scan.files if number == sequence), dropped[0].path)
+    in_file = [split_position(frame.end)[1] for frame in dropped if frame.path == path]
+    later = list(dict.fromkeys(frame.path for frame in dropped if frame.path != path))
+    scan.torn = TornTail(path, offset, max(in_file, default=offset) - offset, later)
+
+
+def _find_torn_frame(scan: JournalScan, torn_ends: dict[Path, int]) -> None:
+    """Note a last frame whose header made it to the disk and whose body didn't."""
+    sequence, offset = split_position(scan.end_position)
+    for number, path in scan.files:
+        if number == sequence and torn_ends.get(path, 0) > offset:
+            scan.torn = TornTail(path, offset, torn_ends[path] - offset, [])
