@@ -16,8 +16,8 @@ __all__ = ["DEFAULT_DESCRIPTORS", "Descriptors"]
 DEFAULT_DESCRIPTORS = 512
 
 
-class _Open:
-    """One open file and how many hold it."""
+class _Held:
+    """An open file and how many hold it."""
 
     __slots__ = ("fd", "forgotten", "holders")
 
@@ -35,41 +35,46 @@ class Descriptors:
     Methods may be called from any thread.
     """
 
-    __slots__ = ("_limit", "_lock", "_open", "filesystem")
+    __slots__ = ("_held", "_idle", "_limit", "_lock", "filesystem")
 
     def __init__(self, filesystem: FileSystem, limit: int = DEFAULT_DESCRIPTORS) -> None:
         self.filesystem = filesystem
         self._limit = limit
-        self._open: OrderedDict[Path, _Open] = OrderedDict()
+        self._held: dict[Path, _Held] = {}
+        self._idle: OrderedDict[Path, int] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
 
     def acquire(self, path: Path) -> int:
         """Return a descriptor that stays open until `release`."""
         with self._lock:
-            opened = self._open.get(path)
-            if opened is None:
-                opened = self._open[path] = _Open(self.filesystem.open(path, write=True))
-            else:
-                self._open.move_to_end(path)
-            opened.holders += 1
-            self._evict()
-            return opened.fd
+            held = self._held.get(path)
+            if held is None:
+                fd = self._idle.pop(path, -1)
+                if fd < 0:
+                    fd = self.filesystem.open(path, write=True)
+                held = self._held[path] = _Held(fd)
+                self._evict()
+            held.holders += 1
+            return held.fd
 
     def adopt(self, path: Path, fd: int) -> None:
         """Take over a descriptor that the caller has just created for `path`; nobody holds it."""
         with self._lock:
-            self._open[path] = _Open(fd)
+            self._idle[path] = fd
             self._evict()
 
     def release(self, path: Path) -> None:
         """Undo one `acquire`."""
         with self._lock:
-            opened = self._open[path]
-            opened.holders -= 1
-            if opened.forgotten and not opened.holders:
-                del self._open[path]
-                self.filesystem.close(opened.fd)
+            held = self._held[path]
+            held.holders -= 1
+            if held.holders:
+                return
+            del self._held[path]
+            if held.forgotten:
+                self.filesystem.close(held.fd)
             else:
+                self._idle[path] = held.fd
                 self._evict()
 
     @contextmanager
@@ -84,29 +89,24 @@ class Descriptors:
     def forget(self, path: Path) -> None:
         """Close the descriptor of a file that goes away: now, or when its last holder releases it."""
         with self._lock:
-            opened = self._open.get(path)
-            if opened is None:
-                return
-            if opened.holders:
-                opened.forgotten = True
-            else:
-                del self._open[path]
-                self.filesystem.close(opened.fd)
+            held = self._held.get(path)
+            if held is not None:
+                held.forgotten = True
+            elif path in self._idle:
+                self.filesystem.close(self._idle.pop(path))
 
     def close(self) -> None:
         """Close everything, held or not: for the end of the process's storage."""
         with self._lock:
-            for opened in self._open.values():
-                self.filesystem.close(opened.fd)
-            self._open.clear()
+            for fd in (*self._idle.values(), *(held.fd for held in self._held.values())):
+                self.filesystem.close(fd)
+            self._idle.clear()
+            self._held.clear()
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._held) + len(self._idle)
 
     def _evict(self) -> None:
-        """Close idle files, least recently used first, until the limit holds or all that are left are held."""
-        excess = len(self._open) - self._limit
-        if excess <= 0:
-            return
-        for path in [path for path, opened in self._open.items() if not opened.holders][:excess]:
-            self.filesystem.close(self._open.pop(path).fd)
+        """Close idle files until the limit holds or all that are left are held."""
+        while self._idle and len(self) > self._limit:
+            self.filesystem.close(self._idle.popitem(last=False)[1])
