@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from highway.storage.filesystem import FileSystem
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from highway.storage.filesystem import FileSystem
 
 __all__ = ["DEFAULT_DESCRIPTORS", "Descriptors"]
 

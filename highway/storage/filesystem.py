@@ -7,13 +7,16 @@ the file, and every descriptor is close-on-exec. Nothing here locks; the kernel'
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 __all__ = ["DIRECTORY_MODE", "FILE_MODE", "FileSystem", "OsFileSystem", "write_all"]
 
@@ -181,13 +184,13 @@ class OsFileSystem:
             os.close(fd)
 
     def rename(self, source: Path, target: Path) -> None:
-        os.rename(source, target)
+        source.rename(target)
 
     def link(self, source: Path, target: Path) -> None:
         os.link(source, target)
 
     def unlink(self, path: Path) -> None:
-        os.unlink(path)
+        path.unlink()
 
     def mkdir(self, path: Path) -> None:
         path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
@@ -200,7 +203,7 @@ class OsFileSystem:
             os.close(fd)
 
     def syncfs(self, path: Path) -> None:
-        # os.sync() waits for every file system of the machine and reports no error: only syncfs(2) reports one.
+        # os.sync() waits for every file system of the machine and reports no error.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             _syncfs(fd)
@@ -208,7 +211,7 @@ class OsFileSystem:
             os.close(fd)
 
     def listdir(self, path: Path) -> list[str]:
-        return sorted(os.listdir(path))
+        return sorted(entry.name for entry in path.iterdir())
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -229,8 +232,6 @@ class OsFileSystem:
 
 def _syncfs(fd: int) -> None:
     """Call syncfs(2), which Python's os module doesn't have."""
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syncfs(fd) != 0:
         number = ctypes.get_errno()

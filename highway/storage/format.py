@@ -159,7 +159,7 @@ class FrameHeader(NamedTuple):
     """What stands in front of a frame's payload. Without the extension epoch and timestamps are 0."""
 
     codec: int
-    count: int
+    record_count: int  # `count` is a method of every tuple
     base_offset: int
     uncompressed_length: int
     compressed_length: int
@@ -182,7 +182,7 @@ class FrameHeader(NamedTuple):
     @property
     def end_offset(self) -> int:
         """The offset after the last record."""
-        return self.base_offset + self.count
+        return self.base_offset + self.record_count
 
 
 class _Codecs(threading.local):
@@ -283,8 +283,8 @@ def _implausible(header: FrameHeader) -> str:
         )
     if header.codec == CODEC_NONE and header.compressed_length != header.uncompressed_length:
         return f"{header.compressed_length} B stored for {header.uncompressed_length} B without a codec"
-    if header.count < 1 or header.count * _MIN_RECORD_BYTES > header.uncompressed_length:
-        return f"{header.count} records don't fit {header.uncompressed_length} B"
+    if header.record_count < 1 or header.record_count * _MIN_RECORD_BYTES > header.uncompressed_length:
+        return f"{header.record_count} records don't fit {header.uncompressed_length} B"
     if header.base_offset < 0 or header.end_offset > _MAX_OFFSET:
         return f"offset {header.base_offset} is out of range"
     if header.min_ms > header.max_ms:

@@ -12,6 +12,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 from crc32c import crc32c
 
@@ -95,23 +96,23 @@ class SparseIndex:
         if (
             self._positions
             and end_position - self._positions[-1] <= INDEX_INTERVAL_BYTES
-            and self._entry_records + header.count <= INDEX_INTERVAL_RECORDS
+            and self._entry_records + header.record_count <= INDEX_INTERVAL_RECORDS
         ):
             self._max_ms[-1] = last_ms
-            self._entry_records += header.count
+            self._entry_records += header.record_count
         else:
             # A reader without a lock bisects `_offsets` or `_max_ms`: what it looks up then is there already.
             self._positions.append(position)
             self._max_ms.append(last_ms)
             self._offsets.append(header.base_offset)
-            self._entry_records = header.count
+            self._entry_records = header.record_count
         if not self.frames:
             self.min_ms = header.min_ms
         self.end_position = end_position
         self.end_offset = header.end_offset
         self.last_ms = last_ms
         self.frames += 1
-        self.records += header.count
+        self.records += header.record_count
         self.raw_bytes += header.uncompressed_length
 
     def __len__(self) -> int:
@@ -140,6 +141,20 @@ class SparseIndex:
         """Return the offset of an entry's first record."""
         return self._offsets[entry]
 
+    def arrays(self) -> tuple[array[int], array[int], array[int]]:
+        """Return offsets, positions and max timestamps as they are, not copies."""
+        return self._offsets, self._positions, self._max_ms
+
+    @classmethod
+    def restore(cls, totals: tuple[int, ...], arrays: tuple[array[int], array[int], array[int]]) -> SparseIndex:
+        """Return the index of which `totals` and `arrays` came."""
+        index = cls(totals[0], totals[1])
+        _, _, index.frames, index.records, index.raw_bytes, index.min_ms, index.last_ms = totals
+        index._offsets, index._positions, index._max_ms = arrays
+        # How many records the last entry has isn't stored: a frame added later starts an entry of its own.
+        index._entry_records = INDEX_INTERVAL_RECORDS
+        return index
+
     def entries(self) -> list[tuple[int, int, int]]:
         """Return (offset, position, max timestamp) of every entry."""
         return list(zip(self._offsets, self._positions, self._max_ms, strict=True))
@@ -152,9 +167,10 @@ class SparseIndex:
     __hash__ = None  # type: ignore[assignment]
 
     def _state(self) -> tuple[object, ...]:
-        return (*self._totals(), self.entries())
+        return (*self.totals(), self.entries())
 
-    def _totals(self) -> tuple[int, ...]:
+    def totals(self) -> tuple[int, int, int, int, int, int, int]:
+        """Return what the index file keeps beside the entries, in its order."""
         return (
             self.end_position,
             self.end_offset,
@@ -179,9 +195,8 @@ class IndexFile:
 
     def encode(self) -> bytes:
         """Return the file's bytes, checksum included."""
-        index = self.index
-        arrays = b"".join(_big_endian(values) for values in (index._offsets, index._positions, index._max_ms))
-        sections = ((_SECTION_TOTALS, _TOTALS.pack(*index._totals())), (_SECTION_ENTRIES, arrays))
+        arrays = b"".join(map(_big_endian, self.index.arrays()))
+        sections = ((_SECTION_TOTALS, _TOTALS.pack(*self.index.totals())), (_SECTION_ENTRIES, arrays))
         parts = [_FILE.pack(INDEX_MAGIC, INDEX_VERSION, len(sections)), self.segment_header]
         for kind, body in sections:
             parts += (_SECTION.pack(kind, _SECTION_VERSION, len(body)), body)
@@ -227,25 +242,18 @@ def _sections(data: bytes, count: int, end: int, path: str) -> dict[tuple[int, i
 def _index(totals: bytes | None, entries: bytes | None, path: str) -> SparseIndex:
     if totals is None or entries is None or len(totals) != _TOTALS.size or len(entries) % 24:
         raise CorruptionError(path, _SECTIONS_AT, "index without usable totals and entries")
-    index = SparseIndex()
-    (
-        index.end_position,
-        index.end_offset,
-        index.frames,
-        index.records,
-        index.raw_bytes,
-        index.min_ms,
-        index.last_ms,
-    ) = _TOTALS.unpack(totals)
     third = len(entries) // 3
-    index._offsets = _native(entries[:third])
-    index._positions = _native(entries[third : 2 * third])
-    index._max_ms = _native(entries[2 * third :])
-    ordered = all(a < b for values in (index._offsets, index._positions) for a, b in zip(values, values[1:]))
-    if not ordered or any(not SEGMENT_HEADER_BYTES <= at < index.end_position for at in index._positions):
+    offsets, positions, max_ms = (_native(entries[i * third : (i + 1) * third]) for i in range(3))
+    index = SparseIndex.restore(_TOTALS.unpack(totals), (offsets, positions, max_ms))
+    if not (_ascending(offsets) and _ascending(positions)) or any(
+        not SEGMENT_HEADER_BYTES <= position < index.end_position for position in positions
+    ):
         raise CorruptionError(path, _SECTIONS_AT, "index entries out of order")
-    index._entry_records = INDEX_INTERVAL_RECORDS  # how many there are isn't stored: the next frame gets its own
     return index
+
+
+def _ascending(values: array[int]) -> bool:
+    return all(a < b for a, b in pairwise(values))
 
 
 def _big_endian(values: array[int]) -> bytes:

@@ -16,11 +16,13 @@ that the broker maps over payload lengths, and decoding reuses what consecutive 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from highway.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "FLAG_PROPERTIES",

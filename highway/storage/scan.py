@@ -7,8 +7,8 @@ frames are normal: an unclean open continues at the reserved ceiling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from highway.errors import CorruptionError
 from highway.storage.format import (
@@ -19,6 +19,9 @@ from highway.storage.format import (
     unpack_payload,
 )
 from highway.storage.records import decode_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 __all__ = ["DamagedRange", "FrameWalk", "ScanResult", "Window"]
 
@@ -141,9 +144,7 @@ class FrameWalk:
             return DamagedRange(start, candidate, from_offset, to_offset, reason), header
         return DamagedRange(start, self._window.length, from_offset, to_offset, reason), None
 
-    def scan(
-        self, *, resync: bool = False, on_frame: Callable[[FrameHeader, int], None] | None = None
-    ) -> ScanResult:
+    def scan(self, *, resync: bool = False, on_frame: Callable[[FrameHeader, int], None] | None = None) -> ScanResult:
         """Walk to the end, or to the first damage unless `resync`; call `on_frame(header, position)` for each frame."""
         result = ScanResult(self.position, self.position, self.next_offset, self.epoch)
         while True:
@@ -163,7 +164,7 @@ class FrameWalk:
             result.next_offset = self.next_offset
             result.epoch = self.epoch
             result.frames += 1
-            result.records += header.count
+            result.records += header.record_count
             result.last_ms = max(result.last_ms, header.max_ms)
             if on_frame is not None:
                 on_frame(header, self.position - header.frame_length)
@@ -201,9 +202,7 @@ class FrameWalk:
             raise CorruptionError(path, position, f"frame of {header.frame_length} B, {left} B left")
         if verify or not header.extended:
             payload = window.peek(position + header.length, header.compressed_length)
-            data = unpack_payload(
-                header, head[: header.length], payload, self._salt, path=path, position=position
-            )
+            data = unpack_payload(header, head[: header.length], payload, self._salt, path=path, position=position)
             if not header.extended:
                 header = _with_times(header, data, path)
         return header
@@ -231,5 +230,5 @@ class FrameWalk:
 
 def _with_times(header: FrameHeader, data: bytes, path: str) -> FrameHeader:
     """Return the header of a frame without extension with the timestamps that only its records tell."""
-    times = [record[2] for record in decode_records(data, header.count, header.base_offset, 0, path)]
+    times = [record[2] for record in decode_records(data, header.record_count, header.base_offset, 0, path)]
     return header._replace(min_ms=min(times), max_ms=max(times))

@@ -20,11 +20,9 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from highway.errors import CorruptionError, StorageError
-from highway.storage.descriptors import Descriptors
 from highway.storage.format import (
     CODEC_ZSTD,
     FRAME_HEADER_BYTES,
@@ -38,6 +36,12 @@ from highway.storage.format import (
 from highway.storage.index import IndexFile, SparseIndex
 from highway.storage.records import RecordBatch
 from highway.storage.scan import DamagedRange, FrameWalk, ScanResult, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from highway.storage.descriptors import Descriptors
 
 __all__ = ["INDEX_SUFFIX", "SEGMENT_SUFFIX", "Segment", "segment_path"]
 
@@ -265,7 +269,9 @@ class Segment:
                 header = SegmentHeader.decode(copy.segment_header, str(self.path))
             if header.base_offset != self.base_offset:
                 raise CorruptionError(
-                    str(self.path), 0, f"segment header of base offset {header.base_offset}, by its name {self.base_offset}"
+                    str(self.path),
+                    0,
+                    f"segment header of base offset {header.base_offset}, by its name {self.base_offset}",
                 )
             self._header = header
         return self._header
@@ -398,7 +404,7 @@ class Segment:
 
     def _batch(self, header: FrameHeader, head: bytes, payload: bytes, position: int) -> RecordBatch:
         data = unpack_payload(header, head, payload, self.header.salt, path=str(self.path), position=position)
-        batch = RecordBatch(header.base_offset, header.count, header.min_ms, header.max_ms, data)
+        batch = RecordBatch(header.base_offset, header.record_count, header.min_ms, header.max_ms, data)
         if not header.extended:
             batch.last_ms = batch.records()[-1][2]  # only the records know
         return batch

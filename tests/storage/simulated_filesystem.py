@@ -39,9 +39,12 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 __all__ = ["Crash", "Failure", "Operation", "PowerCut", "SimulatedFileSystem"]
 
@@ -68,7 +71,7 @@ class Failure(enum.Enum):
     POWER_CUT = "PowerCut, here and in every operation after it"
 
 
-class PowerCut(BaseException):  # noqa: N818 - not an error of the code under test, and nothing may catch it as one
+class PowerCut(BaseException):
     """The power is gone. A BaseException, so that no `except Exception` in the code under test goes on without it."""
 
 
@@ -159,6 +162,11 @@ class _Open:
     node: _File
     write: bool
     locked: bool = False
+
+
+def _all_but(dropped: int) -> Callable[[_File], Sequence[_Change]]:
+    """Return what keeps every pending change but the one with this id()."""
+    return lambda node: [change for change in node.pending if id(change) != dropped]
 
 
 class SimulatedFileSystem:
@@ -262,10 +270,8 @@ class SimulatedFileSystem:
                 yield mode.value, self.crash(mode)
             changes = [id(change) for node in self._nodes() for change in node.pending]
             for dropped in rng.sample(changes, min(single, len(changes))):
-                yield (
-                    f"write {changes.index(dropped)} of {len(changes)} dropped",
-                    self._after(self._entries, lambda node, d=dropped: [c for c in node.pending if id(c) != d]),
-                )
+                label = f"write {changes.index(dropped)} of {len(changes)} dropped"
+                yield label, self._after(self._entries, _all_but(dropped))
             for lost in rng.sample(range(len(self._entries)), min(single, len(self._entries))):
                 kept = self._entries[:lost] + self._entries[lost + 1 :]
                 yield f"entry {lost} lost: {self._entries[lost]}", self._after(kept, lambda node: node.pending)
