@@ -1,0 +1,165 @@
+"""`load_settings`: file, environment and command line -> `Settings`, or one ConfigError with every problem.
+
+What is later in that list wins. Nothing here has an effect outside: a configuration can be read to be looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from highway.config.conversion import to_settings
+from highway.config.environment import apply_environment
+from highway.config.explain import add_model_problems
+from highway.config.listeners import check_listeners, parse_address
+from highway.config.problems import KeyPath, Mark, Problem, sorted_lines
+from highway.config.schema import ConfigFile
+from highway.config.topic_entries import check_topic_entries
+from highway.config.yaml_loader import Document, load_yaml
+from highway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from highway.config.models import Settings
+
+__all__ = ["BUILT_IN", "Overrides", "load_settings", "shipped_text"]
+
+# Stands in marks and messages where no file was named.
+BUILT_IN = "built-in configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the command line sets on top of the file: `listen` (HOST:PORT) replaces all listeners."""
+
+    data_dir: Path | None = None
+    listen: str | None = None
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The state of one load."""
+
+    document: Document
+    folder: Path  # where relative paths of the file start
+    warnings: list[Problem] = field(default_factory=list)
+
+    def fail_if_wrong(self) -> None:
+        if self.document.problems:
+            raise ConfigError(sorted_lines(self.document.problems))
+
+
+def load_settings(
+    path: Path | None = None, *, environ: Mapping[str, str] | None = None, overrides: Overrides | None = None
+) -> Settings:
+    """The settings in the file at `path`, or the built-in ones (loopback, anonymous, the shipped topics).
+
+    Raises ConfigError with every problem that can be found, each as `file:line:column: key.path: what is wrong`.
+    """
+    reading = _read_file(path)
+    apply_environment(reading.document, os.environ if environ is None else environ)
+    _apply_overrides(reading, overrides or Overrides())
+    _include_topics(reading)
+    tree: dict[str, Any] = reading.document.value  # type: ignore[assignment]  # _read_file made sure
+    reading.warnings += check_topic_entries(reading.document, tree.get("topics"), unmatched=tree.get("unmatched"))
+    check_listeners(reading.document, tree)
+    try:
+        model = ConfigFile.model_validate(tree)
+    except ValidationError as error:
+        add_model_problems(reading.document, error)
+        model = ConfigFile()
+    reading.fail_if_wrong()
+    return to_settings(model, reading.document, reading.folder, reading.warnings)
+
+
+def shipped_text(name: str) -> str:
+    """The text of a file of config/, from inside the installed package or from the source tree."""
+    packaged = resources.files("highway.config") / "shipped" / name
+    if packaged.is_file():
+        return packaged.read_text(encoding="utf-8")
+    return (Path(__file__).parents[2] / "config" / name).read_text(encoding="utf-8")
+
+
+def _read_file(path: Path | None) -> _Reading:
+    if path is None:
+        document = load_yaml(shipped_text("topics.yaml"), "built-in topics", ("topics",))
+        document.value = {"topics": document.value}
+        document.marks[()] = Mark(BUILT_IN)
+        return _Reading(document, Path())
+    reading = _Reading(Document(), path.parent)
+    text = _read_text(path, Mark(str(path)), (), reading.document)
+    reading.fail_if_wrong()
+    reading.document = load_yaml(text, str(path))
+    if not isinstance(reading.document.value, dict):
+        if not reading.document.problems:
+            reading.document.add((), "keys such as `listeners:` are wanted here, not a list or a single value")
+        reading.fail_if_wrong()
+    return reading
+
+
+def _read_text(path: Path, mark: Mark, key: KeyPath, document: Document) -> str:
+    """The text of the file at `path`; "" after a problem, which `mark` and `key` place."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        document.add(key, f"{path} can't be read: {error.strerror or error}", mark)
+        return ""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        document.add((), f"byte 0x{data[error.start]:02X} is not UTF-8", Mark(str(path), line, column))
+        return ""
+
+
+def _apply_overrides(reading: _Reading, overrides: Overrides) -> None:
+    tree: dict[str, Any] = reading.document.value  # type: ignore[assignment]  # _read_file made sure
+    if overrides.data_dir is not None:
+        tree["data_dir"] = str(overrides.data_dir.absolute())
+        reading.document.marks["data_dir",] = Mark("--data-dir")
+    if overrides.listen is None:
+        return
+    mark = Mark("--listen")
+    address = parse_address(overrides.listen)
+    if address is None:
+        reading.document.add((), f"HOST:PORT is wanted, such as 127.0.0.1:1883, not {overrides.listen!r}", mark)
+        return
+    host, port = address
+    replaced = [path for path in reading.document.marks if path[:1] == ("listeners",)]
+    for path in replaced:
+        del reading.document.marks[path]
+        reading.document.key_marks.pop(path, None)
+    reading.document.problems = [problem for problem in reading.document.problems if problem.path not in replaced]
+    reading.document.marks["listeners",] = reading.document.marks["listeners", "local"] = mark
+    tree["listeners"] = {"local": {"bind": host, "port": port}}
+
+
+def _include_topics(reading: _Reading) -> None:
+    """Put the list in place of the file name, where `topics` names a file."""
+    tree: dict[str, Any] = reading.document.value  # type: ignore[assignment]  # _read_file made sure
+    name = tree.get("topics")
+    if not isinstance(name, str):
+        return
+    document = reading.document
+    path = reading.folder / name
+    tree["topics"] = []
+    faults = len(document.problems)
+    text = _read_text(path, document.mark_of(("topics",)) or Mark(BUILT_IN), ("topics",), document)
+    if len(document.problems) > faults:
+        return
+    part = load_yaml(text, str(path), ("topics",))
+    document.problems += part.problems
+    document.marks |= part.marks
+    document.key_marks = {**document.key_marks, **part.key_marks, ("topics",): part.marks["topics",]}
+    document.raw |= part.raw
+    if isinstance(part.value, list):
+        tree["topics"] = part.value
+    elif not part.problems:
+        document.add(("topics",), "a list of topic entries is wanted in this file (items that begin with '-')")

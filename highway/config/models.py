@@ -1,0 +1,39 @@
+"""What the configuration comes to: everything that the server needs, checked and in the units of the code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from highway.broker.settings import BrokerSettings
+from highway.storage.settings import LogSettings, StorageSettings
+
+__all__ = ["Listener", "Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An address to listen on; port 0 takes any that is free."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A whole configuration that may take effect.
+
+    `logs` are in the order of the topic entries; `broker.entries` name them. `warnings` are lines for the operator
+    about what is allowed and probably not meant.
+    """
+
+    data_dir: Path
+    listeners: tuple[Listener, ...]
+    logs: tuple[LogSettings, ...]
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,300 @@
+"""The shape of the configuration file: every key, its range, its default and its sentence, as pydantic models.
+
+Unknown keys are errors. A key that the documentation of Highway names and this version can't do yet stands in `LATER`
+of its section and is refused by name: a limit that is accepted and not kept is worse than none. Defaults come from the
+settings of the layers below, so that each number stands in the code once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import core_schema
+
+from highway.broker.settings import BrokerSettings
+from highway.config.units import (
+    UNLIMITED,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
+from highway.storage.settings import LogSettings, StorageSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+
+__all__ = [
+    "NAME_PATTERN",
+    "ConfigFile",
+    "ListenerSection",
+    "LogKeys",
+    "Section",
+    "StorageSection",
+    "TopicSection",
+    "json_schema",
+]
+
+# Names of logs become folders, names of listeners become parts of environment variables.
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+
+_BROKER = BrokerSettings()
+_LOG = LogSettings("")
+_STORAGE = StorageSettings()
+
+
+class _Unit:
+    """Annotation of an int that is written with a unit: its bounds as text, and whether `unlimited` (None) is one."""
+
+    parse: ClassVar[Callable[[object], int]]
+    render: ClassVar[Callable[[int], str]]
+    pattern: ClassVar[str]
+
+    def __init__(self, minimum: str, maximum: str, *, unlimited: bool = False) -> None:
+        self._minimum = minimum
+        self._maximum = maximum
+        self._unlimited = unlimited
+
+    def validate(self, value: object) -> int | None:
+        """The number of `value`; ValueError for one without a unit or out of bounds."""
+        if self._unlimited and value == UNLIMITED:
+            return None
+        kind = type(self)
+        try:
+            number = kind.parse(value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or {UNLIMITED}" if self._unlimited else str(error)) from None
+        if not kind.parse(self._minimum) <= number <= kind.parse(self._maximum):
+            bound = f"or {UNLIMITED}" if self._unlimited else ""
+            raise ValueError(f"{value} is out of range: {self._minimum} to {self._maximum} {bound}".rstrip())
+        return number
+
+    def text(self, value: int | None) -> str:
+        """`value` as it is written in a file."""
+        return UNLIMITED if value is None else type(self).render(value)
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.validate, serialization=core_schema.plain_serializer_function_ser_schema(self.text)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        pattern = f"^({self.pattern}|{UNLIMITED})$" if self._unlimited else f"^{self.pattern}$"
+        return {"type": "string", "pattern": pattern}
+
+
+class Duration(_Unit):
+    """An int of milliseconds, written as `100ms`, `30s`, `1h30m`, `7d`."""
+
+    parse = staticmethod(parse_duration)
+    render = staticmethod(format_duration)
+    pattern = "([0-9]{1,12}(ms|[smhd]))+"
+
+
+class Size(_Unit):
+    """An int of bytes, written as `64MiB` or `10GB`."""
+
+    parse = staticmethod(parse_size)
+    render = staticmethod(format_size)
+    pattern = "[0-9]{1,15} ?(B|[kMGT]B|[KMGT]iB)"
+
+
+class Section(BaseModel):
+    """A mapping of the file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    # Keys that are documented for Highway and not supported by this version.
+    LATER: ClassVar[frozenset[str]] = frozenset()
+
+
+class ListenerSection(Section):
+    """An address that clients connect to."""
+
+    LATER = frozenset({"tls", "websocket"})
+
+    bind: str = Field("127.0.0.1", min_length=1, description="Address or host name to listen on.")
+    port: int = Field(
+        1883, ge=0, le=65_535, description="TCP port; 0 takes any that is free, and the start-up line says which."
+    )
+
+
+class LimitsSection(Section):
+    """What one client, or all together, may take."""
+
+    LATER = frozenset({"publish_rate"})
+
+    max_connections: int = Field(
+        _BROKER.max_connections, ge=1, le=1_000_000, description="Clients connected at once; one more is refused."
+    )
+    max_packet: Annotated[int, Size("128B", "256MiB")] = Field(
+        _BROKER.max_packet_bytes, description="Largest control packet; a client that announces more is disconnected."
+    )
+    connect_timeout: Annotated[int, Duration("100ms", "10m")] = Field(
+        round(_BROKER.connect_timeout_s * 1000), description="Time from accept to a complete CONNECT."
+    )
+    max_inflight: int = Field(
+        _BROKER.max_inflight, ge=1, le=65_535, description="Unacknowledged QoS 1 and 2 messages to one client."
+    )
+    max_subscriptions: int = Field(
+        _BROKER.max_subscriptions, ge=1, le=1_000_000, description="Subscriptions of one session."
+    )
+    session_expiry: Annotated[int | None, Duration("1s", "36500d", unlimited=True)] = Field(
+        _BROKER.session_expiry_ms,
+        description="How long a persistent session of a disconnected MQTT 3.1.1 client is kept.",
+    )
+    write_buffer: Annotated[int, Size("4KiB", "1GiB")] = Field(
+        _BROKER.write_buffer_bytes,
+        description="Unsent bytes above which a slow subscriber is served from the log instead of from memory.",
+    )
+
+
+class AuthSection(Section):
+    """Who may connect."""
+
+    LATER = frozenset({"password_file", "plugins", "acl", "acl_denied"})
+
+    anonymous: bool = Field(default=False, description="Whether clients may connect without a user name.")
+
+
+class LogKeys(Section):
+    """What can be set for each log, and under `defaults` for all of them."""
+
+    LATER = frozenset({"per_topic", "max_logs", "cleanup"})
+
+    durability: Literal["FAST", "BALANCED", "SAFE"] = Field(
+        _LOG.durability.name,
+        description="When a message is acknowledged: in memory, written to the journal, or synced and read back.",
+    )
+    delay: Annotated[int, Duration("0s", "365d")] = Field(
+        _LOG.delay_ms, description="Subscribers see a message this long after it was stored."
+    )
+    retention: Annotated[int | None, Duration("1s", "36500d", unlimited=True)] = Field(
+        _LOG.retention_ms, description="Messages older than this are deleted, whole segments at a time."
+    )
+    retention_bytes: Annotated[int | None, Size("64KiB", "1024TiB", unlimited=True)] = Field(
+        _LOG.retention_bytes, description="The oldest messages of a log larger than this on disk are deleted."
+    )
+    segment_bytes: Annotated[int, Size("64KiB", "4GiB")] = Field(
+        _LOG.segment_bytes, description="Size at which a segment file is sealed; retention deletes sealed segments."
+    )
+    flush_interval: Annotated[int, Duration("1ms", "1m")] = Field(
+        _LOG.flush_interval_ms, description="FAST: how long an acknowledged message may exist in memory only."
+    )
+    flush_bytes: Annotated[int, Size("4KiB", "256MiB")] = Field(
+        _LOG.flush_bytes, description="A buffer this large becomes one compressed frame."
+    )
+    sync_interval: Annotated[int, Duration("1ms", "1h")] = Field(
+        _LOG.sync_interval_ms, description="FAST and BALANCED: how long a message may wait for fdatasync."
+    )
+    sync_bytes: Annotated[int, Size("4KiB", "1GiB")] = Field(
+        _LOG.sync_bytes, description="FAST and BALANCED: this many unsynced bytes are synced at once."
+    )
+    compression: Literal["zstd", "none"] = Field(_LOG.compression, description="Codec of the frames in segments.")
+    compression_level: int = Field(_LOG.compression_level, ge=1, le=22, description="zstd level.")
+    verify: Literal["cache", "direct", "off"] = Field(
+        _LOG.verify, description="SAFE: how a sync is read back; direct bypasses the page cache."
+    )
+    on_corruption: Literal["gap", "refuse"] = Field(
+        _LOG.on_corruption, description="A damaged range is reported as a gap, or keeps the log from opening."
+    )
+
+
+class TopicSection(LogKeys):
+    """A topic filter and the log that takes what matches it."""
+
+    topic: str = Field(min_length=1, description="MQTT topic filter; the first entry that matches a topic decides.")
+    log: str = Field(
+        default_factory=str,
+        pattern=NAME_PATTERN,
+        description="Name of the log, under which its data is kept; without it, made from the topic filter.",
+    )
+
+
+class StorageSection(Section):
+    """Tuning of the data directory as a whole."""
+
+    LATER = frozenset({"engine", "servers", "replicas"})
+
+    journal_file_bytes: Annotated[int, Size("1MiB", "1GiB")] = Field(
+        _STORAGE.journal_file_bytes, description="Size of one journal file."
+    )
+    checkpoint_interval: Annotated[int, Duration("100ms", "1h")] = Field(
+        _STORAGE.checkpoint_interval_ms, description="Time between two checkpoints; a restart replays what came since."
+    )
+    checkpoint_bytes: Annotated[int, Size("1MiB", "1GiB")] = Field(
+        _STORAGE.checkpoint_bytes, description="Journal written since the last checkpoint that calls for another."
+    )
+    cache_bytes: Annotated[int, Size("1MiB", "1TiB")] = Field(
+        _STORAGE.cache_bytes, description="Decoded frames kept in memory for subscribers that catch up."
+    )
+    max_backlog_bytes: Annotated[int, Size("64KiB", "1GiB")] = Field(
+        _STORAGE.max_backlog_bytes, description="Bytes waiting for the journal above which publishers are paused."
+    )
+    max_bytes: Annotated[int | None, Size("1MiB", "1024TiB", unlimited=True)] = Field(
+        _STORAGE.max_bytes, description="All logs together, on disk; the oldest segments go first."
+    )
+    reaper_interval: Annotated[int, Duration("100ms", "1d")] = Field(
+        _STORAGE.reaper_interval_ms, description="How often retention is looked at."
+    )
+
+
+def _list_or_file(schema: dict[str, Any]) -> None:
+    """Let the JSON schema of `topics` admit the path of a file as well; the loader has replaced it by then."""
+    items = {key: schema.pop(key) for key in ("items", "type")}
+    schema["anyOf"] = [items, {"type": "string"}]
+
+
+class ConfigFile(Section):
+    """Configuration of Highway."""
+
+    LATER = frozenset({"http", "bridges"})
+
+    data_dir: str = Field(
+        "highway-data", min_length=1, description="Where everything is kept; relative to the folder of this file."
+    )
+    memory_budget: Annotated[int, Size("1MiB", "1TiB")] = Field(
+        _STORAGE.memory_budget, description="Memory for the newest messages of all logs together."
+    )
+    listeners: dict[Annotated[str, Field(pattern=NAME_PATTERN)], ListenerSection] = Field(
+        default_factory=lambda: {"local": ListenerSection()},
+        min_length=1,
+        description="Addresses to listen on, by name.",
+    )
+    insecure: bool = Field(
+        default=False, description="Allow listeners beyond this machine where anybody may connect without a password."
+    )
+    limits: LimitsSection = Field(default_factory=LimitsSection)
+    auth: AuthSection = Field(default_factory=lambda: AuthSection(anonymous=True))
+    defaults: LogKeys = Field(default_factory=LogKeys, description="Values for the topic entries that don't set them.")
+    unmatched: Literal["store", "reject"] = Field(
+        "store", description="Messages that no topic entry matches: stored in the log `other`, or refused."
+    )
+    topics: list[TopicSection] = Field(
+        default_factory=list,
+        description="Topic entries, or the path of a file that holds the list; the first that matches decides.",
+        json_schema_extra=_list_or_file,
+    )
+    storage: StorageSection = Field(default_factory=StorageSection)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of the file, for editors; defaults stand in it as people write them, with their units."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **ConfigFile.model_json_schema()}
+    sections = [ListenerSection, LimitsSection, AuthSection, LogKeys, TopicSection, StorageSection]
+    for section, properties in [
+        (ConfigFile, schema["properties"]),
+        *((section, schema["$defs"][section.__name__]["properties"]) for section in sections),
+    ]:
+        written = section.model_construct().model_dump()
+        for key, value in properties.items():
+            value.pop("title", None)
+            if "default" in value:
+                value["default"] = written[key]
+    return schema
