@@ -123,13 +123,25 @@ class OffsetCorruptError(OffsetError):
 
 
 class MqttError(HighwayError):
-    """A peer broke the protocol; `reason_code` is what MQTT 5 calls it."""
+    """A peer broke the protocol; `reason_code` is what MQTT 5 calls it.
+
+    `rule` names the statement of the specification, `position` the byte of the packet (0 is its first) that broke it;
+    "" and None where the fault has no such thing.
+    """
 
     default_reason_code = 0x80
 
-    def __init__(self, detail: str, reason_code: int | None = None) -> None:
+    def __init__(
+        self, detail: str, reason_code: int | None = None, *, rule: str = "", position: int | None = None
+    ) -> None:
         super().__init__(detail)
         self.reason_code = self.default_reason_code if reason_code is None else reason_code
+        self.rule = rule
+        self.position = position
+
+    def __str__(self) -> str:
+        where = "" if self.position is None else f"at byte {self.position}: "
+        return f"{where}{self.detail}" + (f" ({self.rule})" if self.rule else "")
 
 
 class MalformedPacketError(MqttError):

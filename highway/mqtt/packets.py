@@ -1,0 +1,121 @@
+"""Every control packet in one place, and the decoder for each type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from highway.errors import MalformedPacketError
+from highway.mqtt.acks import PubackPacket, PubackRun, PubcompPacket, PubrecPacket, PubrelPacket
+from highway.mqtt.connect import ConnackPacket, ConnectPacket, UnsupportedVersionError, Will
+from highway.mqtt.control import AuthPacket, DisconnectPacket, PingreqPacket, PingrespPacket
+from highway.mqtt.publish import PublishRun
+from highway.mqtt.reason_codes import PacketType
+from highway.mqtt.state import FIXED_FLAGS
+from highway.mqtt.subscribe import SubackPacket, SubscribePacket, Subscription, UnsubackPacket, UnsubscribePacket
+from highway.mqtt.wire import NeedMoreData, Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "AuthPacket",
+    "ConnackPacket",
+    "ConnectPacket",
+    "DisconnectPacket",
+    "Event",
+    "Packet",
+    "PingreqPacket",
+    "PingrespPacket",
+    "PubackPacket",
+    "PubackRun",
+    "PubcompPacket",
+    "PublishRun",
+    "PubrecPacket",
+    "PubrelPacket",
+    "SubackPacket",
+    "SubscribePacket",
+    "Subscription",
+    "UnsubackPacket",
+    "UnsubscribePacket",
+    "UnsupportedVersionError",
+    "Will",
+    "decode_body",
+    "decode_packet",
+]
+
+# What `ServerProtocol.receive_data` returns.
+Event: TypeAlias = (
+    ConnectPacket
+    | PublishRun
+    | PubackRun
+    | PubrecPacket
+    | PubrelPacket
+    | PubcompPacket
+    | SubscribePacket
+    | UnsubscribePacket
+    | PingreqPacket
+    | DisconnectPacket
+    | AuthPacket
+)
+
+Packet: TypeAlias = (
+    ConnectPacket
+    | ConnackPacket
+    | PubackPacket
+    | PubrecPacket
+    | PubrelPacket
+    | PubcompPacket
+    | SubscribePacket
+    | SubackPacket
+    | UnsubscribePacket
+    | UnsubackPacket
+    | PingreqPacket
+    | PingrespPacket
+    | DisconnectPacket
+    | AuthPacket
+)
+
+_DECODERS: dict[int, Callable[[Reader, int], Packet]] = {
+    PacketType.CONNACK: ConnackPacket.decode,
+    PacketType.PUBACK: PubackPacket.decode,
+    PacketType.PUBREC: PubrecPacket.decode,
+    PacketType.PUBREL: PubrelPacket.decode,
+    PacketType.PUBCOMP: PubcompPacket.decode,
+    PacketType.SUBSCRIBE: SubscribePacket.decode,
+    PacketType.SUBACK: SubackPacket.decode,
+    PacketType.UNSUBSCRIBE: UnsubscribePacket.decode,
+    PacketType.UNSUBACK: UnsubackPacket.decode,
+    PacketType.PINGREQ: PingreqPacket.decode,
+    PacketType.PINGRESP: PingrespPacket.decode,
+    PacketType.DISCONNECT: DisconnectPacket.decode,
+    PacketType.AUTH: AuthPacket.decode,
+}
+
+
+def decode_body(reader: Reader, first_byte: int, version: int) -> Packet:
+    """The packet whose body is at `reader`, of any type but CONNECT and PUBLISH.
+
+    It reads and changes nothing else, so that a packet which is here only in part may be tried again and again.
+    """
+    return _DECODERS[first_byte >> 4](reader, version)
+
+
+def decode_packet(data: bytes, version: int) -> Packet:
+    """The one packet that `data` is, in either direction, of any type but PUBLISH. For clients and tests.
+
+    Raises MqttError for bytes that are not exactly one valid packet.
+    """
+    try:
+        reader = Reader(data, 1, len(data))
+        remaining = reader.varint()
+        reader.end = reader.position + remaining
+        if reader.end != len(data):
+            raise MalformedPacketError(f"{len(data)} bytes, where the header says {reader.end}", position=1)
+        if data[0] >> 4 == PacketType.CONNECT:
+            return ConnectPacket.decode(reader, data[0] & 0x0F)
+        expected = FIXED_FLAGS.get(PacketType(data[0] >> 4), 0)
+        if data[0] & 0x0F != expected:
+            raise MalformedPacketError(f"flags {data[0] & 0x0F:#x}, not {expected:#x}", position=0)
+        return decode_body(reader, data[0], version)
+    except (NeedMoreData, IndexError, KeyError, ValueError) as error:
+        raise MalformedPacketError(f"{data[:16].hex()} is not a packet") from error

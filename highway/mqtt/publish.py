@@ -1,0 +1,410 @@
+"""PUBLISH (section 3.3), by the run: the hot path of the broker.
+
+A client that publishes sends the same topic with the same flags again and again. `PublishReader` checks the first
+PUBLISH of such a run in full and takes the ones that follow with a few slices each, for as long as first byte, topic
+and property block are the same bytes: what was valid once is valid again. A run never goes beyond the chunk of bytes
+that it was read from.
+
+`PublishHeads`, `encode_qos0` and `encode_qos` are the way back: a run of payloads becomes one `bytes` through joins.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
+
+from highway.errors import MalformedPacketError, MqttError, ProtocolError
+from highway.mqtt.acks import PACKET_IDS, RULE_PACKET_ID, read_packet_id
+from highway.mqtt.properties import Properties, PropertyId, decode_properties, encode_properties, property_block
+from highway.mqtt.reason_codes import V5, PacketType, ReasonCode
+from highway.mqtt.topics import validate_topic_name
+from highway.mqtt.wire import Reader, encode_binary, encode_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "PublishHeads",
+    "PublishReader",
+    "PublishRun",
+    "encode_publish",
+    "encode_qos",
+    "encode_qos0",
+    "publish_first_byte",
+    "publish_properties",
+    "topic_alias_block",
+]
+
+_ZERO_ID = b"\0\0"
+# The longest packet whose remaining length takes two bytes. The loops for followers know no longer ones.
+_TWO_BYTE_PACKET = 3 + 16_383
+
+# Topic names found valid, and raw property blocks with what was found in them. They hold results of pure functions, so
+# they may be emptied at any time, and are when they reach their limit. With the limits on the size of an entry the two
+# stay under 10 MB whatever clients send; real devices publish to the same names for years.
+_MAX_REMEMBERED = 16_384
+_MAX_REMEMBERED_BYTES = 256
+_known_topics: set[bytes] = set()
+_known_properties: dict[bytes, tuple[int, bytes]] = {b"": (0, b"")}
+
+
+class PublishRun:
+    """Consecutive PUBLISH packets of one chunk with the same first byte, topic and properties.
+
+    `packet_ids` holds the two bytes of each id and is empty for QoS 0. `properties` is the raw block without its length
+    and without the topic alias, which belongs to the connection and not to the message (5.0 [MQTT-3.3.2-7]); in
+    `topic_name` the alias is already resolved.
+    """
+
+    __slots__ = ("dup", "packet_ids", "payloads", "properties", "qos", "retain", "topic_name")
+
+    def __init__(
+        self,
+        topic_name: bytes,
+        first_byte: int,
+        payloads: list[bytes],
+        packet_ids: list[bytes],
+        properties: bytes = b"",
+    ) -> None:
+        self.topic_name = topic_name
+        self.qos = first_byte >> 1 & 3
+        self.retain = bool(first_byte & 1)
+        self.dup = bool(first_byte & 8)
+        self.payloads = payloads
+        self.packet_ids = packet_ids
+        self.properties = properties
+
+    def __repr__(self) -> str:
+        return (
+            f"PublishRun(topic_name={self.topic_name!r}, qos={self.qos}, retain={self.retain}, dup={self.dup},"
+            f" payloads={len(self.payloads)}, properties={self.properties!r})"
+        )
+
+
+def publish_first_byte(qos: int, *, retain: bool = False, dup: bool = False) -> int:
+    """The first byte of a PUBLISH. DUP is for QoS above 0 only: [MQTT-3.3.1-2]."""
+    return PacketType.PUBLISH << 4 | (dup and qos > 0) << 3 | qos << 1 | retain
+
+
+def publish_properties(raw: bytes) -> Properties:
+    """The properties of a run, read from its raw block."""
+    return decode_properties(raw, PacketType.PUBLISH)
+
+
+def _check_topic(topic_name: bytes, position: int) -> None:
+    """Check a topic name not met before, and remember it."""
+    try:
+        validate_topic_name(topic_name)
+    except MqttError as error:
+        error.position = position
+        raise
+    if len(topic_name) <= _MAX_REMEMBERED_BYTES:
+        if len(_known_topics) >= _MAX_REMEMBERED:
+            _known_topics.clear()
+        _known_topics.add(topic_name)
+
+
+def _check_properties(raw: bytes, position: int) -> tuple[int, bytes]:
+    """The topic alias in a raw block (0 for none) and the block without it, for a block not met before."""
+    try:
+        properties = publish_properties(raw)
+    except MqttError as error:
+        error.position = None if error.position is None else error.position + position
+        raise
+    if properties.subscription_identifiers:
+        raise ProtocolError(
+            "a subscription identifier in a client's PUBLISH", rule="5.0 [MQTT-3.3.4-6]", position=position
+        )
+    alias = properties.topic_alias or 0
+    if alias:
+        properties.topic_alias = None
+        found = alias, encode_properties(properties, PacketType.PUBLISH)
+    else:
+        found = 0, raw
+    if len(raw) <= _MAX_REMEMBERED_BYTES:
+        if len(_known_properties) >= _MAX_REMEMBERED:
+            _known_properties.clear()
+            _known_properties[b""] = (0, b"")
+        _known_properties[raw] = found
+    return found
+
+
+class PublishReader:
+    """Reads the PUBLISH packets of one connection; keeps the topic aliases that its client set."""
+
+    __slots__ = ("_aliases", "_has_properties", "_max_packet_bytes", "_topic_alias_maximum")
+
+    def __init__(self, version: int, max_packet_bytes: int, topic_alias_maximum: int) -> None:
+        self._has_properties = version == V5
+        self._max_packet_bytes = max_packet_bytes
+        self._topic_alias_maximum = topic_alias_maximum
+        self._aliases: dict[int, bytes] = {}
+
+    def read_run(self, data: bytes, start: int, body: int, end: int, events: list[object]) -> int:
+        """Append the run that begins at `start` to `events`; return the position after its last packet.
+
+        The first packet's body is data[body:end], all of it here, and its first byte is legal. On bad input what came
+        before it is in `events`, and MqttError is raised.
+        """
+        first = data[start]
+        topic_end = body + 2
+        if topic_end <= end:
+            topic_end += data[body] << 8 | data[body + 1]
+        if topic_end > end:
+            raise MalformedPacketError("the topic name goes beyond the packet", position=body - start)
+        topic_name = data[body + 2 : topic_end]
+        if topic_name and topic_name not in _known_topics:
+            _check_topic(topic_name, body + 2 - start)
+        place = topic_end
+        packet_ids: list[bytes] = []
+        if first & 6:
+            place += 2
+            if place > end:
+                raise MalformedPacketError("no room for the packet id", position=topic_end - start)
+            packet_ids.append(data[topic_end:place])
+        properties = tail = b""
+        if self._has_properties:
+            payload_start, alias, properties = self._read_properties(data, start, place, end)
+            tail = data[place:payload_start]
+            place = payload_start
+            if alias or not topic_name:
+                topic_name = self._resolve(alias, topic_name, body - start)
+        elif not topic_name:
+            raise ProtocolError("an empty topic name", rule="[MQTT-4.7.3-1]", position=body - start)
+        payloads = [data[place:end]]
+        if self._max_packet_bytes >= _TWO_BYTE_PACKET:
+            key = data[body:topic_end]
+            if not first & 6:
+                end = _follow_qos0(data, end, first, key + tail, payloads)
+            elif tail:
+                end = _follow_with_properties(data, end, first, key, tail, packet_ids, payloads)
+            else:
+                end = _follow(data, end, first, key, packet_ids, payloads)
+        if _ZERO_ID in packet_ids:
+            self._refuse_zero_id(topic_name, first, payloads, packet_ids, properties, topic_end - start, events)
+        events.append(PublishRun(topic_name, first, payloads, packet_ids, properties))
+        return end
+
+    def judge(self, reader: Reader, first: int) -> None:
+        """Check the head of a PUBLISH that is here only in part; NeedMoreData when even the head is not complete."""
+        position = reader.position
+        topic_name = reader.binary()
+        if topic_name and topic_name not in _known_topics:
+            _check_topic(topic_name, position + 2)
+        elif not topic_name and not self._has_properties:
+            raise ProtocolError("an empty topic name", rule="[MQTT-4.7.3-1]", position=position)
+        if first & 6:
+            read_packet_id(reader)
+        if self._has_properties:
+            block = reader.block(reader.varint())
+            position = block.position
+            raw = block.rest()
+            if raw not in _known_properties:
+                _check_properties(raw, position)
+
+    def _read_properties(self, data: bytes, start: int, place: int, end: int) -> tuple[int, int, bytes]:
+        """(start of the payload, topic alias, block to pass on) of the property block at `place`."""
+        if place < end and data[place] == 0:
+            return place + 1, 0, b""
+        # A slice, because positions in errors count from the packet's start.
+        reader = Reader(data[start:end], place - start, end - start)
+        block = reader.block(reader.varint())
+        position = block.position
+        raw = block.rest()
+        found = _known_properties.get(raw)
+        alias, properties = _check_properties(raw, position) if found is None else found
+        return start + block.end, alias, properties
+
+    def _resolve(self, alias: int, topic_name: bytes, position: int) -> bytes:
+        """The topic name that `alias` and `topic_name` together mean; remembers a new mapping."""
+        if not alias:
+            raise ProtocolError(
+                "an empty topic name without a topic alias", rule="5.0 [MQTT-4.7.3-1]", position=position
+            )
+        if alias > self._topic_alias_maximum:
+            raise ProtocolError(
+                f"topic alias {alias}, where {self._topic_alias_maximum} is the maximum",
+                ReasonCode.TOPIC_ALIAS_INVALID,
+                rule="5.0 [MQTT-3.3.2-9], 5.0 [MQTT-3.2.2-17], 5.0 [MQTT-3.2.2-18]",
+                position=position,
+            )
+        if topic_name:
+            self._aliases[alias] = topic_name  # every alias up to the maximum is accepted: 5.0 [MQTT-3.3.2-12]
+            return topic_name
+        if alias not in self._aliases:
+            raise ProtocolError(f"topic alias {alias} was never set", position=position)
+        return self._aliases[alias]
+
+    def _refuse_zero_id(
+        self,
+        topic_name: bytes,
+        first: int,
+        payloads: list[bytes],
+        packet_ids: list[bytes],
+        properties: bytes,
+        position: int,
+        events: list[object],
+    ) -> None:
+        """Hand on what came before the packet id 0, and raise."""
+        count = packet_ids.index(_ZERO_ID)
+        if count:
+            events.append(PublishRun(topic_name, first, payloads[:count], packet_ids[:count], properties))
+        raise ProtocolError("a PUBLISH with packet id 0", rule=RULE_PACKET_ID, position=position)
+
+
+# The three loops below differ in what stands between topic and payload. They are the innermost loops of ingest, written
+# out because a call or a test more for each packet is what they save. `last` is where the last packet that could follow
+# may begin, so that no index goes beyond the data.
+
+
+def _follow_qos0(data: bytes, position: int, first: int, key: bytes, payloads: list[bytes]) -> int:
+    """Take the packets after `position` with the same first byte and `key` (topic and properties); QoS 0."""
+    size = len(data)
+    key_length = len(key)
+    last = size - key_length - 2
+    add = payloads.append
+    starts_with = data.startswith
+    while position <= last and data[position] == first:
+        remaining = data[position + 1]
+        body = position + 2
+        if remaining > 0x7F:
+            high = data[body]
+            if not 0 < high < 0x80:
+                break
+            remaining += (high << 7) - 0x80
+            body += 1
+        end = body + remaining
+        if end > size or remaining < key_length or not starts_with(key, body):
+            break
+        add(data[body + key_length : end])
+        position = end
+    return position
+
+
+def _follow(data: bytes, position: int, first: int, key: bytes, packet_ids: list[bytes], payloads: list[bytes]) -> int:
+    """Take the packets after `position` with the same first byte and `key` (topic); QoS 1 and 2 before 5.0."""
+    size = len(data)
+    key_length = len(key)
+    needed = key_length + 2
+    last = size - needed - 2
+    add_id = packet_ids.append
+    add = payloads.append
+    starts_with = data.startswith
+    while position <= last and data[position] == first:
+        remaining = data[position + 1]
+        body = position + 2
+        if remaining > 0x7F:
+            high = data[body]
+            if not 0 < high < 0x80:
+                break
+            remaining += (high << 7) - 0x80
+            body += 1
+        end = body + remaining
+        if end > size or remaining < needed or not starts_with(key, body):
+            break
+        body += key_length
+        add_id(data[body : body + 2])
+        add(data[body + 2 : end])
+        position = end
+    return position
+
+
+def _follow_with_properties(
+    data: bytes, position: int, first: int, key: bytes, tail: bytes, packet_ids: list[bytes], payloads: list[bytes]
+) -> int:
+    """Take the packets after `position` with the same first byte, `key` (topic) and `tail` (properties); QoS 1 and 2."""
+    size = len(data)
+    key_length = len(key)
+    head_length = key_length + 2
+    needed = head_length + len(tail)
+    last = size - needed - 2
+    add_id = packet_ids.append
+    add = payloads.append
+    starts_with = data.startswith
+    while position <= last and data[position] == first:
+        remaining = data[position + 1]
+        body = position + 2
+        if remaining > 0x7F:
+            high = data[body]
+            if not 0 < high < 0x80:
+                break
+            remaining += (high << 7) - 0x80
+            body += 1
+        end = body + remaining
+        if end > size or remaining < needed or not starts_with(key, body) or not starts_with(tail, body + head_length):
+            break
+        add_id(data[body + key_length : body + head_length])
+        add(data[body + needed : end])
+        position = end
+    return position
+
+
+class PublishHeads(dict[int, bytes]):
+    """Payload length to what stands before it: first byte, remaining length, topic name and `suffix`.
+
+    `suffix` is whatever follows the topic in every packet alike (the property block, at QoS 0); `tail_length` counts
+    the bytes that the caller puts between head and payload (packet id, and the property block behind it).
+    """
+
+    __slots__ = ("_after", "_before", "_fixed_length")
+
+    # Sizes remembered for one topic before all are forgotten; a head is rebuilt in under a microsecond.
+    MAX_SIZES = 4_096
+
+    def __init__(self, first_byte: int, topic_name: bytes, tail_length: int = 0, suffix: bytes = b"") -> None:
+        super().__init__()
+        self._before = bytes((first_byte,))
+        self._after = encode_binary(topic_name) + suffix
+        self._fixed_length = len(self._after) + tail_length
+
+    def __missing__(self, payload_length: int) -> bytes:
+        if len(self) >= self.MAX_SIZES:
+            self.clear()
+        head = self._before + encode_varint(self._fixed_length + payload_length) + self._after
+        self[payload_length] = head
+        return head
+
+
+def encode_qos0(heads: PublishHeads, payloads: Sequence[bytes]) -> bytes:
+    """One QoS 0 PUBLISH for each payload. In 5.0 `heads` has the property block as its suffix."""
+    return b"".join(chain.from_iterable(zip(map(heads.__getitem__, map(len, payloads)), payloads, strict=True)))
+
+
+def encode_qos(
+    heads: PublishHeads, packet_ids: Iterable[bytes], payloads: Sequence[bytes], block: bytes = b""
+) -> bytes:
+    """One QoS 1 or 2 PUBLISH for each payload, under the two-byte id at the same place in `packet_ids`.
+
+    `block` is 5.0's property block with its length. `heads` has a tail length of 2 plus that of `block`.
+    """
+    found = map(heads.__getitem__, map(len, payloads))
+    if block:
+        return b"".join(chain.from_iterable(zip(found, packet_ids, repeat(block), payloads, strict=False)))
+    return b"".join(chain.from_iterable(zip(found, packet_ids, payloads, strict=True)))
+
+
+def encode_publish(
+    version: int,
+    topic_name: bytes,
+    payload: bytes,
+    *,
+    qos: int = 0,
+    retain: bool = False,
+    dup: bool = False,
+    packet_id: int = 0,
+    properties: bytes = b"",
+) -> bytes:
+    """A single PUBLISH for a peer of `version`; `properties` is a raw block, which only 5.0 is sent.
+
+    QoS 0 carries no packet id: 3.1.1 [MQTT-2.3.1-5], 5.0 [MQTT-2.2.1-2].
+    """
+    middle = PACKET_IDS[packet_id] if qos else b""
+    if version == V5:
+        middle += property_block(properties)
+    heads = PublishHeads(publish_first_byte(qos, retain=retain, dup=dup), topic_name, len(middle))
+    return heads[len(payload)] + middle + payload
+
+
+def topic_alias_block(alias: int, properties: bytes = b"") -> bytes:
+    """A property block with its length that sets or uses `alias`, before the raw `properties`."""
+    return property_block(bytes((PropertyId.TOPIC_ALIAS,)) + alias.to_bytes(2, "big") + properties)
