@@ -1,3 +1,6 @@
-"""What the broker knows and decides: sessions, subscriptions, routing, replay. No sockets and no asyncio here."""
+"""What a broker does, without sockets: sessions, subscriptions, routing, replay, retained messages."""
 
-__all__: list[str] = []
+from .broker import Broker
+from .settings import BrokerSettings, TopicEntry
+
+__all__ = ["Broker", "BrokerSettings", "TopicEntry"]

@@ -1,0 +1,180 @@
+"""Where a reader stands in one log, and how it moves.
+
+    CATCHUP   reads from the log (memory or disk), as fast as the receive window and the socket allow
+    LIVE      stands at the end of what is visible and is handed each run as it becomes visible
+
+    CATCHUP -> LIVE   in the turn of the loop in which `next_offset` meets the visible end: no gap, no duplicate
+    LIVE -> CATCHUP   when the window is full or the socket does not keep up: nothing is queued, the log is the queue
+
+A stored position is the lowest offset that is neither acknowledged nor stored as in flight, never "last sent".
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from highway.errors import StorageError
+
+from . import delivery
+
+if TYPE_CHECKING:
+    from highway.storage import RecordBatch
+
+    from .feed import Feed
+    from .session import Reader
+
+__all__ = ["Cursor"]
+
+
+class Cursor:
+    """The position of one reader in one log."""
+
+    __slots__ = ("_next_offset", "feed", "live", "loading", "reader", "stored")
+
+    def __init__(self, reader: Reader, feed: Feed, next_offset: int) -> None:
+        self.reader = reader
+        self.feed = feed
+        self._next_offset = next_offset
+        self.live = False
+        # A read from disk, or a journal write that must precede a send, is under way.
+        self.loading = False
+        self.stored = -1
+
+    def __repr__(self) -> str:
+        return f"<Cursor {self.reader.session.client_id!r} {self.feed.log.name} {self.next_offset} live={self.live}>"
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that was not handed to the connection yet."""
+        return self.feed.visible if self.live else self._next_offset
+
+    def fall_back(self, next_offset: int) -> None:
+        """LIVE -> CATCHUP: go on from the log at `next_offset`."""
+        self.live = False
+        self._next_offset = next_offset
+        session = self.reader.session
+        session.behind[self] = None
+        session.broker.counters.catchup_fallbacks += 1
+        session.broker.pump_later(session)
+
+    def gate_opened(self, before: int) -> None:
+        """A delayed log shows more than it did up to `before`: read it."""
+        if self.live:
+            self.fall_back(before)
+        else:
+            self.reader.session.broker.pump_later(self.reader.session)
+
+    def move_to(self, next_offset: int) -> None:
+        """Stand at `next_offset`, in CATCHUP: at (re)connection, and where a client asks for another start."""
+        self.live = False
+        self._next_offset = next_offset
+        self.reader.session.behind[self] = None
+
+    def suspend(self) -> None:
+        """The session goes offline: stand still where the next connection goes on."""
+        self.suspend_at(self.next_offset)
+
+    def suspend_at(self, next_offset: int) -> None:
+        """Stand still at `next_offset`, offline."""
+        self._next_offset = next_offset
+        self.live = False
+
+    def _go_live(self) -> None:
+        self.live = True
+        session = self.reader.session
+        del session.behind[self]
+        session.broker.counters.live_switches += 1
+
+    def advance(self, budget: int) -> int:
+        """Send up to about `budget` bytes of what comes next; returns the bytes sent.
+
+        0 means that it can't go on by itself: it is LIVE now, waits for the disk, or the window is full.
+        """
+        if self.loading:
+            return 0
+        log = self.feed.log
+        if self._next_offset < log.log_start_offset:
+            self.reader.session.broker.gap(self, self._next_offset, log.log_start_offset)
+            self._next_offset = log.log_start_offset
+        sent = 0
+        while sent < budget:
+            visible = self.feed.visible
+            if self._next_offset >= visible:
+                # Beyond it only while a delayed log has not said yet, after a restart, how far its gate is open.
+                if self._next_offset == visible:
+                    self._go_live()
+                return sent
+            batch = log.read(self._next_offset)
+            if batch is None:
+                self.loading = True
+                log.load(self._next_offset, self._loaded)
+                return sent
+            if batch.base_offset > self._next_offset:
+                end = min(batch.base_offset, visible)
+                self.reader.session.broker.gap(self, self._next_offset, end)
+                self._next_offset = end
+                continue
+            before = self._next_offset
+            sent += self._send(batch, visible, budget - sent)
+            if self.loading or self._next_offset == before:
+                return sent
+            if self._next_offset < min(batch.end_offset, visible) and sent < budget:
+                return sent  # the window is full in the middle of the batch
+        return sent
+
+    def _send(self, batch: RecordBatch, visible: int, budget: int) -> int:
+        """Send the records of `batch` from `next_offset` on; returns bytes and moves `next_offset`."""
+        records = batch.records()
+        dense = len(records) == batch.end_offset - batch.base_offset
+        start = self._next_offset - batch.base_offset if dense else bisect_left(records, (self._next_offset,))
+        stop = len(records)
+        if batch.end_offset > visible:
+            stop = visible - batch.base_offset if dense else bisect_left(records, (visible,))
+        session = self.reader.session
+        chunk = delivery.encode_records(self.reader, records[start:stop], session.quota, budget)
+        # Past the last record of a batch come the holes that a compaction left: step over them too.
+        whole = chunk.scanned == stop - start
+        next_offset = min(batch.end_offset, visible) if whole else records[start + chunk.scanned][0]
+        if not chunk.offsets:
+            self._next_offset = next_offset
+            session.send(chunk.data, chunk.count)
+            return len(chunk.data)
+        if session.persistent and 2 in chunk.qos:
+            self._send_after_journal(chunk, next_offset)
+            return len(chunk.data)
+        session.inflight.take(chunk.packet_ids, self, chunk.offsets, chunk.qos)
+        self._next_offset = next_offset
+        session.dirty = True
+        session.send(chunk.data, chunk.count)
+        return len(chunk.data)
+
+    def _send_after_journal(self, chunk: delivery.Chunk, next_offset: int) -> None:
+        """Send QoS 2 messages once the journal knows their packet ids.
+
+        After a crash the same messages must carry the same ids, or the receiver takes a repetition for a new message.
+        """
+        session = self.reader.session
+        session.inflight.take(chunk.packet_ids, self, chunk.offsets, chunk.qos)
+        self._next_offset = next_offset
+        self.loading = True
+        link = session.link
+
+        def written(error: StorageError | None) -> None:
+            self.loading = False
+            if error is None and session.link is link and link is not None:
+                session.send(chunk.data, chunk.count)
+                session.broker.pump_later(session)
+
+        session.broker.store_inflight(session, written)
+
+    def _loaded(self, result: RecordBatch | StorageError) -> None:
+        """A read from disk is done: the batch is in memory now, or can't be read."""
+        self.loading = False
+        session = self.reader.session
+        if isinstance(result, StorageError):
+            session.broker.read_failed(self, result)
+            return
+        session.broker.pump_later(session)

@@ -1,0 +1,84 @@
+"""A log as the broker sees it: what was appended and is not visible yet, and the cursors that wait at its end.
+
+The storage engine moves the high watermark when an append reached the point that its durability mode asks for. That
+is the moment in which live subscribers get the messages, each as one write of bytes that were encoded once and are
+shared. Until then the parsed run waits here.
+
+    log_start_offset ... [ visible ) ... log_end_offset
+                          ^ LIVE cursors stand here, all of them, without a number of their own
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from highway.mqtt import PublishRun
+    from highway.storage import Log
+
+    from .cursor import Cursor
+
+__all__ = ["Feed", "LiveRun"]
+
+
+class LiveRun:
+    """Consecutive messages of one publisher and topic between their append and their delivery."""
+
+    __slots__ = ("base_offset", "end_offset", "payloads", "properties", "qos", "retain", "topic_name", "wires")
+
+    def __init__(self, run: PublishRun, base_offset: int) -> None:
+        self.topic_name = run.topic_name
+        self.qos = run.qos
+        self.retain = run.retain
+        self.payloads = run.payloads
+        self.properties = run.properties
+        self.base_offset = base_offset
+        self.end_offset = base_offset + len(run.payloads)
+        # Encoded once for all subscribers of one protocol version and QoS 0; see `delivery.py`.
+        self.wires: dict[int, bytes] = {}
+
+
+class Feed:
+    """The road from the end of one log to its live subscribers."""
+
+    __slots__ = ("cursors", "deliver", "log", "moved", "pending", "visible")
+
+    def __init__(self, log: Log, deliver: Callable[[LiveRun], None]) -> None:
+        self.log = log
+        self.deliver = deliver
+        self.pending: deque[LiveRun] = deque()
+        self.visible = log.high_watermark
+        # Of online sessions, so that their positions can be stored while the log moves on past them.
+        self.cursors: set[Cursor] = set()
+        self.moved = False
+        log.on_visible = self.advance
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether messages become visible some time after their commit."""
+        return False
+
+    def expect(self, run: PublishRun) -> None:
+        """Note a run that is about to be appended: `advance` delivers it when it becomes visible."""
+        self.pending.append(LiveRun(run, self.log.log_end_offset))
+
+    def forget(self) -> None:
+        """Take back the last `expect`: its append was refused."""
+        self.pending.pop()
+
+    def advance(self) -> None:
+        """Deliver every pending run below the high watermark; called when that moved."""
+        pending = self.pending
+        high_watermark = self.log.high_watermark
+        self.moved = True
+        while pending and pending[0].end_offset <= high_watermark:
+            run = pending.popleft()
+            # Moved first: a cursor that falls back to CATCHUP during the delivery reads from here.
+            self.visible = run.end_offset
+            self.deliver(run)
+        self.visible = pending[0].base_offset if pending else high_watermark

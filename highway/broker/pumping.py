@@ -1,0 +1,129 @@
+"""What a session pulls: messages of an earlier connection first, then retained ones, then what its cursors missed.
+
+Nothing here waits. A pump sends until the receive window is full, the socket does not keep up, the disk has to be
+asked, or the session's share of this turn is used; an acknowledgement, a drained socket, a finished read or the next
+turn pumps again.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from highway.errors import StorageError
+from highway.mqtt import PubrelPacket
+
+from .inflight import RELEASED, Message
+
+if TYPE_CHECKING:
+    from highway.storage import Gap, RecordBatch
+
+    from .cursor import Cursor
+    from .inflight import Entry
+    from .session import Session
+
+__all__ = ["pump", "send_gap_notice"]
+
+# Bytes that one session may send in one turn of the loop: 64 KiB keep a turn of ten busy sessions near a millisecond.
+TURN_BYTES = 64 * 1024
+
+
+def pump(session: Session) -> bool:
+    """Send what can go now; True if there is more that only waits for the next turn."""
+    link = session.link
+    if link is None or session.corked or link.congested:
+        return False
+    if session.resend and not _send_again(session):
+        return False
+    while session.retained and session.quota > 0 and not link.congested:
+        _send_retained(session)
+    if session.retained:
+        return False
+    more = False
+    for cursor in list(session.behind):
+        if link.congested:
+            return False
+        sent = cursor.advance(TURN_BYTES)
+        if sent and cursor in session.behind and not cursor.loading and session.quota > 0:
+            more = True
+    return more and not link.congested
+
+
+def _send_again(session: Session) -> bool:
+    """Send what an earlier connection left unacknowledged, in its order; True when all of it is out. [MQTT-4.4.0-1]"""
+    link = session.link
+    while session.resend and session.quota > 0 and link is not None and not link.congested:
+        packet_id, entry = session.resend[0]
+        cursor, where, state = entry
+        if state == RELEASED:
+            link.write(PubrelPacket(packet_id, 0).encode(session.version))
+        elif cursor is None or isinstance(where, Message):
+            assert isinstance(where, Message)
+            session.send(where.encode(session.version, state, packet_id, dup=True), 1)
+        else:
+            batch = cursor.feed.log.read(where) if where >= cursor.feed.log.log_start_offset else None
+            if batch is None and where >= cursor.feed.log.log_start_offset:
+                _load(session, cursor, where)
+                return False
+            if batch is None or not _send_record(session, packet_id, entry, batch):
+                # Retention or damage took it: its packet id is free, and the gap is told where the cursor meets it.
+                session.resend.popleft()
+                session.broker.gap(cursor, where, where + 1)
+                continue
+        session.resend.popleft()
+        session.inflight.restore(packet_id, entry)
+    return not session.resend
+
+
+def _load(session: Session, cursor: Cursor, offset: int) -> None:
+    def loaded(result: RecordBatch | StorageError) -> None:
+        if isinstance(result, StorageError) and session.resend and session.resend[0][1][1] == offset:
+            session.resend.popleft()
+            session.broker.gap(cursor, offset, offset + 1)
+        session.broker.pump_later(session)
+
+    cursor.feed.log.load(offset, loaded)
+
+
+def _send_record(session: Session, packet_id: int, entry: Entry, batch: RecordBatch) -> bool:
+    """Send one stored message again; False if it isn't there any more."""
+    cursor, offset, state = entry
+    assert cursor is not None
+    record = next((record for record in batch.records() if record[0] == offset), None)
+    if record is None:
+        return False
+    _, _, _, topic_name, properties, payload = record
+    if cursor.reader.addressed:
+        topic_name = b"$log/%d/%b" % (offset, topic_name)
+    message = Message(topic_name, payload, state, False, properties)
+    # [MQTT-3.3.1-1] DUP says that it may have come before.
+    session.send(message.encode(session.version, state, packet_id, dup=True), 1)
+    return True
+
+
+def _send_retained(session: Session) -> None:
+    """Send the next retained message that a SUBSCRIBE asked for, as it is now and not as it was then."""
+    step = next(session.retained[0], None)
+    if step is None:
+        session.retained.popleft()
+        return
+    topic_name, qos = step
+    message = session.broker.retained.get(topic_name)
+    if message is None:
+        return
+    packet_id = session.inflight.take_message(message, qos) if qos else 0
+    session.send(message.encode(session.version, qos, packet_id), 1)
+
+
+def send_gap_notice(cursor: Cursor, gap: Gap) -> None:
+    """Tell the reader of a $replay or $log subscription which offsets are gone; an ordinary one asked for no such topic."""
+    session = cursor.reader.session
+    if not cursor.reader.source:
+        return
+    value = {"from": gap.from_offset, "to": gap.to_offset - 1, "reason": gap.reason}
+    topic_name = b"$gap/" + cursor.feed.log.name.encode()
+    session.send(
+        Message(topic_name, json.dumps(value).encode(), 0, False, b"").encode(session.version, 0), 1
+    )

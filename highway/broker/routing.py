@@ -1,0 +1,161 @@
+"""From a topic name to everything that a PUBLISH needs: its log, who gets it, and the bytes around its payload.
+
+A `Route` is worked out once for each topic name and then found by one dict look-up on the bytes of the packet. The
+table is thrown away, whole or for one name, when subscriptions change; nothing on the hot path asks the trie.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from highway.mqtt import PublishHeads
+from highway.mqtt.topics import filters_intersect, matches, split_levels
+from highway.storage.records import RecordHeads
+
+from .subscription_trie import FilterTrie
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from .cursor import Cursor
+    from .feed import Feed
+    from .session import Reader, Subscription
+
+__all__ = ["Route", "Router", "Target"]
+
+# A publisher that names a new topic with every message must not grow the table without end. 65,536 routes take
+# about 50 MB; past that it starts afresh, which costs each live topic one trie look-up.
+MAX_ROUTES = 65_536
+
+
+class Target:
+    """One reader of a topic, its cursor in the log (None where the topic is not logged), and the QoS granted."""
+
+    __slots__ = ("cursor", "qos", "reader")
+
+    def __init__(self, reader: Reader, cursor: Cursor | None, granted: Iterable[Subscription]) -> None:
+        self.reader = reader
+        self.cursor = cursor
+        # [MQTT-3.3.5-1] Overlapping subscriptions: one copy, at the highest QoS among them.
+        self.qos = max(subscription.qos for subscription in granted)
+
+
+class Route:
+    """What is known of one topic name. `feed` is None where the messages of the topic are not logged."""
+
+    __slots__ = ("_delta_ms", "_flags", "_publish_heads", "_record_heads", "feed", "targets", "topic_name")
+
+    def __init__(self, topic_name: bytes, feed: Feed | None, targets: list[Target]) -> None:
+        self.topic_name = topic_name
+        self.feed = feed
+        self.targets = targets
+        self._publish_heads: dict[tuple[int, int], PublishHeads] = {}
+        self._record_heads: RecordHeads | None = None
+        self._flags = self._delta_ms = -1
+
+    def encode_records(self, payloads: Sequence[bytes], flags: int, delta_ms: int, properties: bytes = b"") -> bytes:
+        """The records of `payloads`, joined, as the log stores them."""
+        if properties:
+            heads = RecordHeads(self.topic_name, flags, delta_ms, properties)
+        elif self._record_heads is None or delta_ms != self._delta_ms or flags != self._flags:
+            heads = self._record_heads = RecordHeads(self.topic_name, flags, delta_ms)
+            self._delta_ms, self._flags = delta_ms, flags
+        else:
+            heads = self._record_heads
+        # Nothing here runs Python code for each message but a new payload length: map, zip and join are loops in C.
+        return b"".join(chain.from_iterable(zip(map(heads.__getitem__, map(len, payloads)), payloads, strict=True)))
+
+    def publish_heads(self, first_byte: int, tail_length: int) -> PublishHeads:
+        """Fixed header and topic of an outgoing PUBLISH by payload length; see `PublishHeads`."""
+        key = (first_byte, tail_length)
+        heads = self._publish_heads.get(key)
+        if heads is None:
+            heads = self._publish_heads[key] = PublishHeads(first_byte, self.topic_name, tail_length)
+        return heads
+
+
+class Router:
+    """Topic name to `Route`; knows the configured entries and the subscriptions of every online session."""
+
+    __slots__ = ("_entries", "_routes", "_subscriptions")
+
+    def __init__(self, entries: Sequence[tuple[bytes, Feed]]) -> None:
+        self._entries = list(entries)
+        self._routes: dict[bytes, Route] = {}
+        self._subscriptions: FilterTrie[Subscription] = FilterTrie()
+
+    def route(self, topic_name: bytes) -> Route:
+        """The route of a valid topic name."""
+        found = self._routes.get(topic_name)
+        return found if found is not None else self._work_out(topic_name)
+
+    def feed(self, topic_name: bytes) -> Feed | None:
+        """The feed of the first configured entry that matches; None for `$...` names and where none does."""
+        if topic_name.startswith(b"$"):
+            return None
+        return next((feed for topic_filter, feed in self._entries if matches(topic_filter, topic_name)), None)
+
+    def feeds_of(self, topic_filters: Iterable[bytes]) -> set[Feed]:
+        """The feeds whose topics any of the filters can match."""
+        found: set[Feed] = set()
+        for topic_filter in topic_filters:
+            if topic_filter.startswith(b"$"):
+                continue
+            for entry_filter, feed in self._entries:
+                if filters_intersect(entry_filter, topic_filter):
+                    found.add(feed)
+                if _covers(entry_filter, topic_filter):
+                    break  # no topic of the filter comes as far as the entries below
+        return found
+
+    def _work_out(self, topic_name: bytes) -> Route:
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        feed = self.feed(topic_name)
+        route = Route(topic_name, feed, self._targets(topic_name, feed))
+        self._routes[topic_name] = route
+        return route
+
+    def _targets(self, topic_name: bytes, feed: Feed | None) -> list[Target]:
+        by_reader: dict[Reader, list[Subscription]] = {}
+        for _, _, subscription in self._subscriptions.match(topic_name):
+            by_reader.setdefault(subscription.reader, []).append(subscription)
+        return [
+            Target(reader, None if feed is None else reader.cursor(feed), subscriptions)
+            for reader, subscriptions in by_reader.items()
+        ]
+
+    def add(self, subscription: Subscription) -> None:
+        """Let messages reach a subscription of an online session."""
+        self._subscriptions.add(subscription.topic_filter, (subscription.reader, subscription.name), subscription)
+        self._forget(subscription.topic_filter)
+
+    def remove(self, subscription: Subscription) -> None:
+        """Take a subscription out: it ended, or its session went offline."""
+        self._subscriptions.remove(subscription.topic_filter, (subscription.reader, subscription.name))
+        self._forget(subscription.topic_filter)
+
+    def _forget(self, topic_filter: bytes) -> None:
+        if b"+" in topic_filter or b"#" in topic_filter:
+            self._routes.clear()
+        else:
+            self._routes.pop(topic_filter, None)
+
+    @property
+    def subscription_count(self) -> int:
+        """Subscriptions of online sessions."""
+        return len(self._subscriptions)
+
+
+def _covers(entry_filter: bytes, topic_filter: bytes) -> bool:
+    """Whether every topic name that `topic_filter` matches is matched by `entry_filter`; wildcards never match `$`."""
+    wide, narrow = split_levels(entry_filter), split_levels(topic_filter)
+    for position, level in enumerate(wide):
+        if level == b"#":
+            return True
+        if position >= len(narrow) or narrow[position] == b"#" or (level not in (b"+", narrow[position])):
+            return False
+    return len(wide) == len(narrow)

@@ -1,0 +1,199 @@
+"""A session: what a client subscribed to, where it stands in every log, and what it has not acknowledged.
+
+It outlives the network connection where the client asked for that, and holds positions, never copies of messages:
+its size depends on what is in flight and not on what was missed.
+
+    Session 1 ── n Reader        the ordinary subscriptions share one reader; each $replay/$log has its own
+    Reader  1 ── n Subscription
+    Reader  1 ── n Cursor        one for each log that its subscriptions can reach
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from highway.mqtt.topics import matches
+
+from .cursor import Cursor
+from .delivery import Plan
+from .inflight import Inflight
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .broker import Broker
+    from .feed import Feed
+    from .inflight import Entry
+    from .link import Link
+
+__all__ = ["ORDINARY", "Reader", "Session", "Subscription"]
+
+ORDINARY = b""
+
+# Topics whose plan a reader remembers. A reader of 100,000 topics works plans out again now and then (2 us each)
+# rather than hold 40 MB of them.
+MAX_PLANS = 4096
+
+
+class Subscription:
+    """One topic filter of a session. `name` is the filter as the client wrote it, `topic_filter` what it selects."""
+
+    __slots__ = ("name", "qos", "reader", "since", "topic_filter")
+
+    def __init__(self, reader: Reader, name: bytes, topic_filter: bytes, qos: int) -> None:
+        self.reader = reader
+        self.name = name
+        self.topic_filter = topic_filter
+        self.qos = qos
+        # Offset by log where the subscription begins, in logs that the reader had not caught up with when it was made.
+        self.since: dict[str, int] = {}
+
+
+class Reader:
+    """A set of subscriptions that share their positions: one copy of each message for all of them."""
+
+    __slots__ = ("addressed", "cursors", "plans", "session", "since", "source", "subscriptions")
+
+    def __init__(self, session: Session, source: bytes, *, addressed: bool = False) -> None:
+        self.session = session
+        self.source = source  # ORDINARY, or the name of the $replay or $log subscription
+        self.addressed = addressed  # deliver under $log/<offset>/<topic>
+        self.subscriptions: dict[bytes, Subscription] = {}
+        self.cursors: dict[Feed, Cursor] = {}
+        self.plans: dict[bytes, Plan] = {}
+        self.since = False
+
+    def add(self, name: bytes, topic_filter: bytes, qos: int, since: dict[str, int] | None = None) -> Subscription:
+        """Add or replace a subscription. [MQTT-3.8.4-3] The same filter again replaces the one before."""
+        subscription = Subscription(self, name, topic_filter, qos)
+        before = self.subscriptions.get(name)
+        subscription.since = before.since if before is not None else since or {}
+        self.subscriptions[name] = subscription
+        self.changed()
+        return subscription
+
+    def remove(self, name: bytes) -> Subscription | None:
+        """Take a subscription out; cursors that nothing needs any more go with it."""
+        subscription = self.subscriptions.pop(name, None)
+        if subscription is not None:
+            self.changed()
+        return subscription
+
+    def changed(self) -> None:
+        """Forget what was worked out from the subscriptions before they changed."""
+        self.plans.clear()
+        self.since = any(subscription.since for subscription in self.subscriptions.values())
+
+    def place(self, feed: Feed, next_offset: int) -> Cursor:
+        """Stand in a log at `next_offset`, in CATCHUP; nothing moves before the session is pumped."""
+        cursor = self.cursors.get(feed)
+        if cursor is None:
+            cursor = self.cursors[feed] = Cursor(self, feed, next_offset)
+        if self.session.link is None:
+            cursor.suspend_at(next_offset)
+        else:
+            feed.cursors.add(cursor)
+            cursor.move_to(next_offset)
+        return cursor
+
+    def drop(self, feed: Feed) -> Cursor:
+        """Leave a log that no subscription reaches any more."""
+        cursor = self.cursors.pop(feed)
+        feed.cursors.discard(cursor)
+        self.session.behind.pop(cursor, None)
+        return cursor
+
+    def cursor(self, feed: Feed) -> Cursor:
+        """The cursor in a log, placed at its visible end where there is none."""
+        found = self.cursors.get(feed)
+        return found if found is not None else self.place(feed, feed.visible)
+
+    def make_plan(self, topic_name: bytes) -> Plan:
+        """Work out, and remember, how messages of a topic go to this reader."""
+        if len(self.plans) >= MAX_PLANS:
+            self.plans.clear()
+        granted = [s.qos for s in self.subscriptions.values() if matches(s.topic_filter, topic_name)]
+        plan = self.plans[topic_name] = Plan(topic_name, max(granted, default=-1))
+        return plan
+
+    def wants(self, topic_name: bytes, offset: int) -> bool:
+        """Whether a subscription that matches had begun when `offset` was given; asked only where one began late."""
+        log = self.session.broker.router.feed(topic_name)
+        name = log.log.name if log is not None else ""
+        return any(
+            s.since.get(name, 0) <= offset and matches(s.topic_filter, topic_name) for s in self.subscriptions.values()
+        )
+
+
+class Session:
+    """The state between a client and the broker that MQTT calls session state."""
+
+    __slots__ = (
+        "behind",
+        "broker",
+        "client_id",
+        "corked",
+        "dirty",
+        "expires_at_ms",
+        "expiry_ms",
+        "inflight",
+        "link",
+        "max_inflight",
+        "persistent",
+        "readers",
+        "received",
+        "resend",
+        "retained",
+        "stored_ids",
+        "version",
+    )
+
+    def __init__(self, broker: Broker, client_id: str, *, persistent: bool) -> None:
+        self.broker = broker
+        self.client_id = client_id
+        self.persistent = persistent
+        self.expiry_ms: int | None = None  # None: never
+        self.expires_at_ms: int | None = None  # set while offline
+        self.link: Link | None = None
+        self.version = 4
+        self.max_inflight = broker.settings.max_inflight
+        self.readers: dict[bytes, Reader] = {ORDINARY: Reader(self, ORDINARY)}
+        self.behind: dict[Cursor, None] = {}  # cursors in CATCHUP, in the order of their turns
+        self.inflight = Inflight()
+        self.resend: deque[tuple[int, Entry]] = deque()  # of an earlier connection, not sent again yet
+        self.retained: deque[Iterator[tuple[bytes, int]]] = deque()  # (topic, granted QoS) still to be sent
+        self.received: set[int] = set()  # QoS 2 packet ids that came in and were not released
+        self.stored_ids: set[int] = set()  # in-flight packet ids that the journal knows
+        self.corked = 0  # SUBACKs on their way; nothing goes out before them
+        self.dirty = False  # positions moved since they were stored
+
+    def __repr__(self) -> str:
+        return f"<Session {self.client_id!r} online={self.link is not None} inflight={len(self.inflight)}>"
+
+    @property
+    def quota(self) -> int:
+        """How many more messages may be in flight."""
+        return self.max_inflight - len(self.inflight)
+
+    def send(self, data: bytes, count: int) -> None:
+        """Write `count` PUBLISH packets to the connection, which must be there."""
+        if data and self.link is not None:
+            self.link.write(data)
+            self.broker.counters.publish_sent += count
+
+    def subscriptions(self) -> Iterator[Subscription]:
+        """Every subscription of every reader."""
+        for reader in self.readers.values():
+            yield from reader.subscriptions.values()
+
+    def cursors(self) -> Iterator[Cursor]:
+        """Every cursor of every reader."""
+        for reader in self.readers.values():
+            yield from reader.cursors.values()
+
+    def reader_of(self, name: bytes) -> Reader | None:
+        """The reader that holds the subscription with that name."""
+        return next((reader for reader in self.readers.values() if name in reader.subscriptions), None)

@@ -1,0 +1,224 @@
+"""What of sessions and retained messages is durable, and how it is written into the log's key-value store.
+
+    key                                      value
+    s/<client id>                            the session: expiry, next packet id, subscriptions (JSON)
+    p/<client id> NUL <log> NUL <source>     position of one cursor, u64: below it everything is acknowledged or in o/
+    o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source
+    q/<client id> NUL <packet id, 2 B>       a QoS 2 message that came in and was not released
+    r/<topic>                                the retained message: QoS u8, properties length u16, properties, payload
+
+The functions that end in `_puts` give the changes, and the caller decides which journal frame they go into: a QoS 2
+packet id must stand in the frame of its message. Client ids, log names and sources can't hold a NUL.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, Any
+
+from .inflight import Message
+from .session import Reader, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from highway.storage import Meta
+
+    from .broker import Broker
+    from .cursor import Cursor
+    from .feed import Feed
+
+__all__ = [
+    "Puts",
+    "acknowledged_puts",
+    "cursor_drop",
+    "drop_puts",
+    "inflight_puts",
+    "load_retained",
+    "load_sessions",
+    "position_puts",
+    "received_put",
+    "released_put",
+    "retained_put",
+    "session_put",
+]
+
+Puts = list[tuple[bytes, "bytes | None"]]
+
+_POSITION = struct.Struct(">Q")
+_INFLIGHT = struct.Struct(">BQ")
+_RETAINED = struct.Struct(">BH")
+
+
+def session_put(session: Session) -> tuple[bytes, bytes]:
+    """The session itself, without positions and messages in flight."""
+    value = {
+        "expiry_ms": session.expiry_ms,
+        "expires_at_ms": session.expires_at_ms,
+        "next_packet_id": session.inflight.next_id,
+        "subscriptions": [
+            {
+                "name": s.name.decode(),
+                "filter": s.topic_filter.decode(),
+                "qos": s.qos,
+                "source": s.reader.source.decode(),
+                "addressed": s.reader.addressed,
+                "since": s.since,
+            }
+            for s in session.subscriptions()
+        ],
+    }
+    return b"s/" + session.client_id.encode(), json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _position_key(cursor: Cursor) -> bytes:
+    reader = cursor.reader
+    return b"p/%b\0%b\0%b" % (reader.session.client_id.encode(), cursor.feed.log.name.encode(), reader.source)
+
+
+def position_puts(session: Session) -> Puts:
+    """The positions that changed since they were stored, and notes that they are stored now."""
+    puts: Puts = []
+    lowest: dict[Cursor, int] = {}
+    for packet_id, (cursor, where, _) in (*session.inflight, *session.resend):
+        # In the order sent, so that the first of each cursor is its lowest.
+        if cursor is not None and packet_id not in session.stored_ids and isinstance(where, int):
+            lowest.setdefault(cursor, where)
+    for cursor in session.cursors():
+        position = min(lowest.get(cursor, cursor.next_offset), cursor.next_offset)
+        if position != cursor.stored:
+            cursor.stored = position
+            puts.append((_position_key(cursor), _POSITION.pack(position)))
+    return puts
+
+
+def cursor_drop(cursor: Cursor) -> tuple[bytes, None]:
+    """The end of a cursor."""
+    return _position_key(cursor), None
+
+
+def _packet_key(prefix: bytes, client_id: str, packet_id: int) -> bytes:
+    return b"%b/%b\0%b" % (prefix, client_id.encode(), packet_id.to_bytes(2, "big"))
+
+
+def inflight_puts(session: Session) -> Puts:
+    """Every logged message in flight that is not stored yet, by packet id."""
+    puts: Puts = []
+    for packet_id, (cursor, where, state) in (*session.inflight, *session.resend):
+        if cursor is None or not isinstance(where, int) or packet_id in session.stored_ids:
+            continue
+        session.stored_ids.add(packet_id)
+        puts.append((_packet_key(b"o", session.client_id, packet_id), _entry(cursor, where, state)))
+    return puts
+
+
+def _entry(cursor: Cursor, offset: int, state: int) -> bytes:
+    return _INFLIGHT.pack(state, offset) + cursor.feed.log.name.encode() + b"\0" + cursor.reader.source
+
+
+def released_put(session: Session, packet_id: int, cursor: Cursor, offset: int, state: int) -> tuple[bytes, bytes]:
+    """A QoS 2 message in flight that moved on to another state."""
+    session.stored_ids.add(packet_id)
+    return _packet_key(b"o", session.client_id, packet_id), _entry(cursor, offset, state)
+
+
+def acknowledged_puts(session: Session, packet_ids: Iterable[int]) -> Puts:
+    """Stored messages in flight that are acknowledged now."""
+    done = session.stored_ids.intersection(packet_ids)
+    session.stored_ids -= done
+    return [(_packet_key(b"o", session.client_id, packet_id), None) for packet_id in done]
+
+
+def received_put(session: Session, packet_id: int, *, present: bool) -> tuple[bytes, bytes | None]:
+    """A QoS 2 packet id that came in (`present`), or was released."""
+    return _packet_key(b"q", session.client_id, packet_id), b"" if present else None
+
+
+def drop_puts(session: Session) -> Puts:
+    """The end of a session: everything that is stored of it."""
+    client_id = session.client_id
+    puts: Puts = [(b"s/" + client_id.encode(), None)]
+    puts.extend((_position_key(cursor), None) for cursor in session.cursors())
+    puts.extend((_packet_key(b"o", client_id, packet_id), None) for packet_id in session.stored_ids)
+    puts.extend((_packet_key(b"q", client_id, packet_id), None) for packet_id in session.received)
+    return puts
+
+
+def retained_put(message: Message) -> tuple[bytes, bytes | None]:
+    """The retained message of a topic. [MQTT-3.3.1-10] An empty payload removes it."""
+    if not message.payload:
+        return b"r/" + message.topic_name, None
+    head = _RETAINED.pack(message.qos, len(message.properties))
+    return b"r/" + message.topic_name, head + message.properties + message.payload
+
+
+def load_retained(meta: Meta) -> Iterator[Message]:
+    """The stored retained messages."""
+    for key, value in meta.items(b"r/"):
+        qos, length = _RETAINED.unpack_from(value)
+        at = _RETAINED.size + length
+        yield Message(key[2:], value[at:], qos, True, value[_RETAINED.size : at])
+
+
+def load_sessions(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> dict[str, Session]:
+    """Every stored session, offline, with its positions; a log that is new to a session starts at its beginning."""
+    sessions: dict[str, Session] = {}
+    for key, value in meta.items(b"s/"):
+        client_id = key[2:].decode()
+        sessions[client_id] = _load_session(broker, client_id, json.loads(value))
+    for key, value in meta.items(b"p/"):
+        client, log, source = key[2:].split(b"\0", 2)
+        session, feed = sessions.get(client.decode()), feeds.get(log.decode())
+        reader = session.readers.get(source) if session else None
+        if reader is not None and feed is not None:
+            (position,) = _POSITION.unpack(value)
+            reader.place(feed, position).stored = position
+    _load_packet_ids(meta, sessions, feeds)
+    for session in sessions.values():
+        for reader in session.readers.values():
+            for feed in broker.router.feeds_of(s.topic_filter for s in reader.subscriptions.values()):
+                if feed not in reader.cursors:
+                    reader.place(feed, feed.log.log_start_offset)
+    return sessions
+
+
+def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Session:
+    session = Session(broker, client_id, persistent=True)
+    session.expiry_ms = stored["expiry_ms"]
+    session.expires_at_ms = stored["expires_at_ms"]
+    session.inflight.next_id = stored["next_packet_id"]
+    for row in stored["subscriptions"]:
+        source = row["source"].encode()
+        reader = session.readers.get(source)
+        if reader is None:
+            reader = session.readers[source] = Reader(session, source, addressed=row["addressed"])
+        reader.add(row["name"].encode(), row["filter"].encode(), row["qos"], since=row["since"])
+    return session
+
+
+def _load_packet_ids(meta: Meta, sessions: dict[str, Session], feeds: dict[str, Feed]) -> None:
+    for key, value in meta.items(b"o/"):
+        client, packet_id = key[2:-3], int.from_bytes(key[-2:], "big")
+        session = sessions.get(client.decode())
+        state, offset = _INFLIGHT.unpack_from(value)
+        log, source = value[_INFLIGHT.size :].split(b"\0", 1)
+        feed = feeds.get(log.decode())
+        reader = session.readers.get(source) if session is not None else None
+        if session is not None and reader is not None and feed is not None and feed in reader.cursors:
+            session.stored_ids.add(packet_id)
+            session.resend.append((packet_id, (reader.cursors[feed], offset, state)))
+    for key, _ in meta.items(b"q/"):
+        session = sessions.get(key[2:-3].decode())
+        if session is not None:
+            session.received.add(int.from_bytes(key[-2:], "big"))
+    for session in sessions.values():
+        # In the order of their logs, which is the order they were sent in where there is one.
+        session.resend = type(session.resend)(sorted(session.resend, key=_send_order))
+
+
+def _send_order(row: tuple[int, Any]) -> tuple[str, bytes, int]:
+    cursor, offset, _ = row[1]
+    return cursor.feed.log.name, cursor.reader.source, offset

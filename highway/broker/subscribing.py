@@ -1,0 +1,259 @@
+"""SUBSCRIBE and UNSUBSCRIBE: ordinary filters, and those that are requests to the log.
+
+Some filters need a look at the log before they can be granted, and a persistent session's subscriptions must be in
+the journal first [never a granted code for a filter that is not stored]. So one SUBSCRIBE is one operation: it
+gathers a return code for each filter, in order, then sends the SUBACK, and only then lets messages flow. Until then
+the session is corked: its new cursors stand in CATCHUP where the subscription began.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
+from highway.mqtt import SubackPacket, UnsubackPacket
+from highway.storage import Durability
+
+from .inflight import Message
+from .replay import Answer, find_starts, range_of
+from .replay_from import FetchRequest, RangeRequest, ReplayRequest, Special, parse_special
+from .session import ORDINARY, Reader, Session
+from .session_store import Puts, cursor_drop, position_puts, session_put
+
+if TYPE_CHECKING:
+    from highway.mqtt import SubscribePacket, UnsubscribePacket
+    from highway.mqtt import Subscription as Request
+    from highway.storage import Record
+
+    from .client import Client
+    from .feed import Feed
+
+__all__ = ["SubscribeOperation", "unsubscribe"]
+
+REFUSED = 0x80
+QUOTA_EXCEEDED = 0x97
+SHARED_NOT_SUPPORTED = 0x9E
+
+
+class SubscribeOperation:
+    """One SUBSCRIBE on its way to its SUBACK."""
+
+    def __init__(self, client: Client, session: Session, packet: SubscribePacket) -> None:
+        self._client = client
+        self._session = session
+        self._broker = client.broker
+        self._packet = packet
+        self._codes: list[int | None] = [None] * len(packet.subscriptions)
+        self._replies: list[tuple[Message, int]] = []  # one PUBLISH for each granted $fetch or $range, and its QoS
+        self._retained: list[tuple[bytes, int]] = []  # topic filter and granted QoS
+        self._complete = False
+
+    def run(self) -> None:
+        """Start it; the SUBACK follows in this turn of the loop where nothing has to be waited for."""
+        self._session.corked += 1
+        for index, request in enumerate(self._packet.subscriptions):
+            try:
+                self._request(index, request)
+            except ProtocolError as error:
+                self._refuse(index, error)
+        self._finish_when_complete()
+
+    def _request(self, index: int, request: Request) -> None:
+        name = request.topic_filter
+        if name.startswith(b"$share/"):
+            raise ProtocolError("shared subscriptions are not served", SHARED_NOT_SUPPORTED)
+        special = parse_special(name, self._broker.clock.now_ms())
+        if special is None:
+            self._ordinary(index, request)
+        else:
+            self._special(index, request, special)
+
+    def _check_count(self, name: bytes) -> None:
+        limit = self._broker.settings.max_subscriptions
+        if self._session.reader_of(name) is None and sum(1 for _ in self._session.subscriptions()) >= limit:
+            raise ProtocolError(f"a session may have {limit} subscriptions", QUOTA_EXCEEDED)
+
+    def _ordinary(self, index: int, request: Request) -> None:
+        name = request.topic_filter
+        self._check_count(name)
+        session, router = self._session, self._broker.router
+        reader = session.readers[ORDINARY]
+        is_new = name not in reader.subscriptions
+        subscription = reader.add(name, name, request.qos)
+        for feed in router.feeds_of([name]):
+            cursor = reader.cursors.get(feed)
+            if cursor is None:
+                reader.place(feed, feed.visible)
+            elif is_new and not cursor.live:
+                # The reader still has history to read here that this subscription is not about.
+                subscription.since[feed.log.name] = feed.visible
+        reader.changed()
+        router.add(subscription)
+        self._retained.append((name, request.qos))
+        self._codes[index] = request.qos
+
+    def _special(self, index: int, request: Request, special: Special) -> None:
+        if isinstance(special, ReplayRequest):
+            self._replay(index, request, special)
+            return
+        feed = self._broker.router.feed(special.topic_name)
+        if feed is None:
+            raise ProtocolError(f"no log holds {special.topic_name.decode()!r}", 0x8F)
+        if isinstance(special, RangeRequest):
+            self._range(index, request, feed)
+        else:
+            self._fetch(index, request, special, feed)
+
+    def _range(self, index: int, request: Request, feed: Feed) -> None:
+        def answer(oldest: int | None, newest: int | None) -> None:
+            value = {
+                "log": feed.log.name,
+                "log_start_offset": feed.log.log_start_offset,
+                "high_watermark": feed.visible,
+                "oldest": oldest,
+                "newest": newest,
+            }
+            self._grant_reply(index, request, json.dumps(value).encode(), request.qos)
+
+        def newest_found(oldest: int | None, record: Record | StorageError) -> None:
+            answer(oldest, None if isinstance(record, StorageError) else record[2])
+
+        def oldest_found(record: Record | StorageError) -> None:
+            oldest = None if isinstance(record, StorageError) else record[2]
+            feed.log.fetch(feed.visible - 1, lambda found: newest_found(oldest, found))
+
+        if feed.log.log_start_offset >= feed.visible:
+            answer(None, None)
+        else:
+            feed.log.fetch(feed.log.log_start_offset, oldest_found)
+
+    def _fetch(self, index: int, request: Request, special: FetchRequest, feed: Feed) -> None:
+        def found(record: Record | StorageError) -> None:
+            if isinstance(record, StorageError):
+                status = record.status if isinstance(record, OffsetError) else "UNREADABLE"
+                self._refuse(index, ProtocolError(f"{status}: {range_of(feed)}", 0x8F))
+            elif record[3] != special.topic_name:
+                error = f"offset {special.offset} of log {feed.log.name!r} is a message of another topic"
+                self._refuse(index, ProtocolError(error, 0x8F))
+            else:
+                self._grant_reply(index, request, record[5], min(request.qos, record[1] & 3), record[4])
+            self._finish_when_complete()
+
+        if special.offset >= feed.visible:
+            raise ProtocolError(f"{OffsetNotFoundError.status}: {range_of(feed)}", 0x8F)
+        feed.log.fetch(special.offset, found)
+
+    def _grant_reply(
+        self, index: int, request: Request, payload: bytes, qos: int, properties: bytes = b""
+    ) -> None:
+        self._replies.append((Message(request.topic_filter, payload, qos, False, properties), qos))
+        self._codes[index] = request.qos
+        self._finish_when_complete()
+
+    def _replay(self, index: int, request: Request, special: ReplayRequest) -> None:
+        self._check_count(request.topic_filter)
+        source = (b"$log/" if special.with_offset else b"$replay/") + special.topic_filter
+        reader = self._session.readers.get(source)
+        if reader is not None and request.topic_filter in reader.subscriptions:
+            # The same string again does not rewind; only its QoS may change.
+            self._router_add(reader, request, special)
+            self._codes[index] = request.qos
+            return
+        feeds = self._broker.router.feeds_of([special.topic_filter])
+
+        def found(starts: Answer) -> None:
+            if isinstance(starts, ProtocolError):
+                self._refuse(index, starts)
+            elif isinstance(starts, StorageError):
+                self._refuse(index, ProtocolError(starts.detail, REFUSED))
+            elif self._alive():
+                self._start_replay(request, special, source, starts)
+                self._codes[index] = request.qos
+            self._finish_when_complete()
+
+        find_starts(special.start, special.topic_filter, feeds, self._broker.scheduler, found)
+
+    def _start_replay(
+        self, request: Request, special: ReplayRequest, source: bytes, starts: dict[Feed, int]
+    ) -> None:
+        """Begin at `starts`; a subscription to the same filter with another <from> moves, it doesn't double."""
+        session = self._session
+        reader = session.readers.get(source)
+        if reader is None:
+            reader = session.readers[source] = Reader(session, source, addressed=special.with_offset)
+        for name in list(reader.subscriptions):
+            old = reader.remove(name)
+            if old is not None:
+                self._broker.router.remove(old)
+        for feed, offset in starts.items():
+            reader.place(feed, offset)
+        self._router_add(reader, request, special)
+
+    def _router_add(self, reader: Reader, request: Request, special: ReplayRequest) -> None:
+        before = reader.subscriptions.get(request.topic_filter)
+        if before is not None:
+            self._broker.router.remove(before)
+        self._broker.router.add(reader.add(request.topic_filter, special.topic_filter, request.qos))
+
+    def _refuse(self, index: int, error: ProtocolError) -> None:
+        self._codes[index] = error.reason_code if self._session.version >= 5 else REFUSED
+        self._broker.log_refusal(self._client, error.detail)
+
+    def _alive(self) -> bool:
+        return self._session.link is self._client.link and self._client.session is self._session
+
+    def _finish_when_complete(self) -> None:
+        # Asked after each answer, and once more when all were asked for: the answers may have come at once.
+        if None in self._codes or self._complete:
+            return
+        self._complete = True
+        if not self._session.persistent:
+            self._finish(None)
+            return
+        puts = [session_put(self._session), *position_puts(self._session)]
+        self._broker.storage.put(puts)
+        self._broker.storage.after(Durability.BALANCED, self._finish)
+
+    def _finish(self, error: StorageError | None) -> None:
+        session, client = self._session, self._client
+        if not self._alive():
+            return  # the connection went, and the cork with it
+        session.corked -= 1
+        codes = [code if error is None and code is not None else REFUSED for code in self._codes]
+        client.link.write(SubackPacket(self._packet.packet_id, codes).encode(session.version))
+        for topic_filter, qos in self._retained:
+            session.retained.append(
+                (topic_name, min(message.qos, qos)) for topic_name, message in self._broker.retained.match(topic_filter)
+            )
+        for message, qos in self._replies:
+            packet_id = session.inflight.take_message(message, qos) if qos else 0
+            session.send(message.encode(session.version, qos, packet_id), 1)
+        self._broker.pump(session)
+
+
+def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> None:
+    """End subscriptions, and the cursors that only they needed; then UNSUBACK."""
+    broker = client.broker
+    puts: Puts = []
+    codes = []
+    for name in packet.topic_filters:
+        reader = session.reader_of(name)
+        subscription = reader.remove(name) if reader is not None else None
+        codes.append(0x11 if subscription is None else 0)
+        if reader is None or subscription is None:
+            continue
+        broker.router.remove(subscription)
+        needed = broker.router.feeds_of(s.topic_filter for s in reader.subscriptions.values())
+        for feed in [feed for feed in reader.cursors if feed not in needed]:
+            puts.append(cursor_drop(reader.drop(feed)))
+        if not reader.subscriptions and reader.source != ORDINARY:
+            del session.readers[reader.source]
+    unsuback = UnsubackPacket(packet.packet_id, codes).encode(session.version)
+    if not session.persistent or not puts:
+        client.link.write(unsuback)
+        return
+    broker.storage.put([session_put(session), *puts])
+    broker.storage.after(Durability.BALANCED, lambda error: None if error else client.link.write(unsuback))

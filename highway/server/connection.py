@@ -1,0 +1,173 @@
+"""One TCP connection: bytes in, bytes out, and the clocks that watch it.
+
+Thin on purpose: `ServerProtocol` knows the packets, `Client` knows what they mean; this reads a chunk, hands it on,
+and implements `Link`. It is a callback protocol and not a stream with a task, as a task, a future or an await for
+each message would cost more than everything else that is done with it.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, cast
+
+from highway.broker.client import Client
+from highway.mqtt import ServerProtocol
+
+if TYPE_CHECKING:
+    from highway.broker import Broker
+    from highway.errors import MqttError
+
+__all__ = ["Connection", "Connections"]
+
+logger = logging.getLogger("highway.server")
+
+# A peer that does not read may keep its last bytes this long after we closed, then they are thrown away.
+LINGER_S = 5.0
+
+
+class Connections:
+    """What all connections of the process share: the broker, the loop and the limit on their number."""
+
+    __slots__ = ("broker", "loop", "open")
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self.broker = broker
+        self.loop = loop
+        self.open: set[Connection] = set()
+
+    def __call__(self) -> Connection:
+        return Connection(self)
+
+
+class Connection(asyncio.Protocol):
+    """The asyncio side of one network connection, and the broker's `Link` to it."""
+
+    __slots__ = (
+        "_client",
+        "_heard_at",
+        "_keep_alive_s",
+        "_protocol",
+        "_shared",
+        "_timer",
+        "_transport",
+        "congested",
+        "peer",
+    )
+
+    def __init__(self, shared: Connections) -> None:
+        self._shared = shared
+        settings = shared.broker.settings
+        self._protocol = ServerProtocol(max_packet_bytes=settings.max_packet_bytes, versions=VERSIONS)
+        self._client = Client(shared.broker, self)
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
+        self._keep_alive_s = 0.0
+        self.congested = False
+        self.peer = "?"
+
+    # asyncio calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        shared, settings = self._shared, self._shared.broker.settings
+        self._transport = cast("asyncio.Transport", transport)
+        address = transport.get_extra_info("peername")
+        self.peer = f"{address[0]}:{address[1]}" if address else "?"
+        if len(shared.open) >= settings.max_connections:
+            logger.warning("%s: refused: %d connections are open, the limit", self.peer, len(shared.open))
+            self._transport.abort()
+            return
+        shared.open.add(self)
+        shared.broker.counters.connections += 1
+        self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes)
+        self._timer = shared.loop.call_later(settings.connect_timeout_s, self._connect_timed_out)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._shared.loop.time()
+        self._shared.broker.counters.bytes_received += len(data)
+        protocol = self._protocol
+        events = protocol.receive_data(data)
+        if events:
+            self._client.handle(events)
+        if protocol.error is not None:
+            self._violated(protocol.error)
+
+    def pause_writing(self) -> None:
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        self.congested = False
+        self._shared.broker.drained(self._client)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._shared.open.discard(self)
+        self._transport = None
+        self._client.lost()
+
+    # The broker calls these: Link.
+
+    def established(self, keep_alive_s: int) -> None:
+        """The client is in: from now on its keep alive is what ends a silent connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._keep_alive_s = keep_alive_s * 1.5
+        if keep_alive_s:
+            self._timer = self._shared.loop.call_later(self._keep_alive_s, self._check_keep_alive)
+
+    def write(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is not None:
+            self._shared.broker.counters.bytes_sent += len(data)
+            transport.write(data)
+
+    def close(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        transport.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._shared.loop.call_later(LINGER_S, transport.abort)
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # Timers and faults.
+
+    def _connect_timed_out(self) -> None:
+        logger.info("%s: closed: no CONNECT within %g s", self.peer, self._shared.broker.settings.connect_timeout_s)
+        self.close()
+
+    def _check_keep_alive(self) -> None:
+        # One timer a connection that is moved on when it fires, so that a packet costs it nothing.
+        left = self._heard_at + self._keep_alive_s - self._shared.loop.time()
+        if left > 0:
+            self._timer = self._shared.loop.call_later(left, self._check_keep_alive)
+            return
+        # [MQTT-3.1.2-24] Silent for one and a half times the keep alive.
+        logger.info("client %s at %s: closed: silent for %g s", self._client.client_id, self.peer, self._keep_alive_s)
+        self.close()
+        self._client.lost()
+
+    def _violated(self, error: MqttError) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        logger.warning("client %r at %s: closed: %s", self._client.client_id, self.peer, error.detail)
+        self.write(self._protocol.error_reply())
+        self.close()
+        self._client.violated()
+
+
+VERSIONS = (3, 4)

@@ -1,0 +1,108 @@
+"""Run a broker until a signal says stop: open the data directory, listen, serve, close.
+
+Standard error says what people and supervisors wait for: where to connect, `highway: ready`, and why it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from highway.broker import Broker
+from highway.clock import SystemClock
+from highway.errors import DiskFailedError, StorageError
+from highway.storage import Storage
+
+from .connection import Connections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from highway.config import Settings
+
+__all__ = ["EXIT_DISK_FAILED", "run"]
+
+logger = logging.getLogger("highway.server")
+
+EXIT_DISK_FAILED = 74  # EX_IOERR: a sync failed, and what the page cache holds can't be trusted any more
+
+# Objects born between two collections of the youngest generation. The default of 700 would run the collector once
+# for every few messages, over lists and tuples that hold no cycles.
+GC_THRESHOLD = 50_000
+# The journal thread does little Python between system calls; the default of 5 ms would let it wait that long for the
+# interpreter while publishers wait for their acknowledgements.
+SWITCH_INTERVAL_S = 0.0005
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. Raises HighwayError if it can't start."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    gc.set_threshold(GC_THRESHOLD, 20, 50)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _raise_descriptor_limit(settings.broker.max_connections)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(settings))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop  # noqa: PLC0415  not on every platform
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def _raise_descriptor_limit(max_connections: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    # Beside the connections: segments, journal, listeners and the interpreter's own.
+    if hard != resource.RLIM_INFINITY and hard < max_connections + 256:
+        logger.warning("the limit of %d open files allows about %d connections", hard, max(0, hard - 256))
+
+
+async def _serve(settings: Settings) -> int:
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[int] = loop.create_future()
+
+    def stop(code: int) -> None:
+        if not stopped.done():
+            stopped.set_result(code)
+
+    clock = SystemClock()
+    storage = Storage.open(
+        settings.data_dir, settings.logs, scheduler=loop, clock=clock, settings=settings.storage
+    )
+    logger.info("data in %s: %s", settings.data_dir, storage.report)
+
+    def fault(error: StorageError) -> None:
+        logger.error("%s", error)
+        if isinstance(error, DiskFailedError):
+            stop(EXIT_DISK_FAILED)
+
+    storage.on_fault = fault
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, 0)
+    broker = Broker(settings.broker, storage, loop, clock)
+    connections = Connections(broker, loop)
+    servers = []
+    try:
+        for listener in settings.listeners:
+            servers.append(await loop.create_server(connections, listener.host, listener.port, backlog=4096))
+            print(f"highway: MQTT on {listener.host}:{listener.port} ({listener.name})", file=sys.stderr)
+        gc.collect()
+        gc.freeze()  # what start-up made lives as long as the process: no collection has to look at it again
+        print("highway: ready", file=sys.stderr, flush=True)
+        code = await stopped
+        print(f"highway: stopping with code {code}", file=sys.stderr, flush=True)
+    finally:
+        for server in servers:
+            server.close()
+        broker.close()
+        storage.close()
+    return code
