@@ -3,15 +3,14 @@
 Two files, `CHECKPOINT.a` and `CHECKPOINT.b`, are overwritten in turn, so that a torn write leaves the other one. The
 newest valid one wins. One file:
 
-      0       8     10      12       16         24         32        40      48       56        64       68
-     +-------+-----+-------+--------+----------+----------+---------+-------+--------+---------+--------+-------
-     | magic | fmt | flags | body   | sequence | journal  | journal | next  | durable| written | log    | logs
-     |  8 B  | u16 | u16   | length | u64      | position | frame   | entry | posit. | ms, i64 | count  |
-     |       |     |       | u32    |          | u64      | u64     | u64   | u64    |         | u32    |
-     +-------+-----+-------+--------+----------+----------+---------+-------+--------+---------+--------+-------
-     ... then u32 snapshot entry count word, and the CRC32C of everything before it, in the last 4 bytes.
+      0       8     10      12       16         24         32        40      48      56       64        72      76
+     +-------+-----+-------+--------+----------+----------+---------+-------+-------+--------+---------+-------+---- - -
+     | magic | fmt | flags | body   | sequence | journal  | journal | meta  | next  | durable| written | log   | logs,
+     |  8 B  | u16 | u16   | length | u64      | position | frame   | entry | entry | posit. | ms, i64 | count | crc32c
+     |       |     |       | u32    |          | u64      | u64     | u64   | u64   | u64    |         | u32   |
+     +-------+-----+-------+--------+----------+----------+---------+-------+-------+--------+---------+-------+---- - -
 
-Flag bit 0: the broker closed cleanly, so the journal holds nothing that isn't in the segments and the snapshot.
+Flag bit 0: the broker closed in order. Then every next offset is exact and no reservation is open.
 """
 
 from __future__ import annotations
@@ -195,7 +194,9 @@ def parse_checkpoint(data: bytes, path: str) -> Checkpoint:
 
 
 def _parse_log_state(data: bytes, at: int) -> tuple[LogState, int]:
-    log_id, uuid, *numbers, name_length, gap_count = _LOG.unpack_from(data, at)
+    log_id, uuid, base, length, end, following, start, epoch, ceiling, last_ms, name_length, gap_count = (
+        _LOG.unpack_from(data, at)
+    )
     at += _LOG.size
     name = data[at : at + name_length].decode()
     at += name_length
@@ -205,7 +206,7 @@ def _parse_log_state(data: bytes, at: int) -> tuple[LogState, int]:
         at += _GAP.size
         gaps.append(Gap(from_offset, to_offset, data[at : at + reason_length].decode(), when_ms))
         at += reason_length
-    return LogState(log_id, name, uuid, *numbers, gaps), at
+    return LogState(log_id, name, uuid, base, length, end, following, start, epoch, ceiling, last_ms, gaps), at
 
 
 class CheckpointSlots:

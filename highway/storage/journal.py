@@ -55,7 +55,9 @@ class Commit(NamedTuple):
     written: int  # number of the last entry written
     synced: int  # number of the last entry synced
     frame_position: int  # where the frame begins that was written, or -1
-    record_bytes: int  # record bytes in that frame
+    frame_sequence: int  # its number
+    end_position: int  # where the next frame goes, if the file has room for it
+    record_bytes: int  # record bytes in the frame
     unsynced_bytes: int  # written and not synced
     error: StorageError | None
 
@@ -157,16 +159,6 @@ class Journal:
         self._wake.put(True)
 
     # Journal thread, or the caller in tests without threads.
-
-    @property
-    def end_position(self) -> int:
-        """Return where the next frame goes, if the file has room for it; only for a journal at rest."""
-        return make_position(self._file.sequence, self._offset)
-
-    @property
-    def frame_sequence(self) -> int:
-        """Return the sequence number of the next frame; only for a journal at rest."""
-        return self._frame_sequence
 
     @property
     def idle(self) -> bool:
@@ -316,7 +308,17 @@ class Journal:
         self._post(self._state(position, record_bytes, None))
 
     def _state(self, position: int, record_bytes: int, error: StorageError | None) -> Commit:
-        return Commit(self._written, self._synced, position, record_bytes, self._unsynced_bytes, error)
+        sequence = self._frame_sequence - 1
+        return Commit(
+            self._written,
+            self._synced,
+            position,
+            sequence,
+            make_position(self._file.sequence, self._offset),
+            record_bytes,
+            self._unsynced_bytes,
+            error,
+        )
 
 
 _DISK_HINT = "what was written since the last good sync may be lost; check the disk, then start again"

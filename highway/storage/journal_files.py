@@ -66,12 +66,12 @@ class JournalFiles:
         self._free: list[Path] = []
         self._ready: JournalFile | None = None
 
-    def recycle(self, paths: list[Path]) -> None:
-        """Take files whose frames nobody needs any more; those beyond a few spare ones are deleted."""
+    def recycle(self, below: int) -> None:
+        """Take the files with a sequence below `below`: nobody needs their frames. All but a few are deleted."""
         with self._lock:
-            self._free += paths
-            surplus, self._free = self._free[_MAX_SPARE_FILES:], self._free[:_MAX_SPARE_FILES]
-            for path in surplus:
+            old = [path for sequence, path in list_journal(self._filesystem, self._directory) if sequence < below]
+            self._free = old[-_MAX_SPARE_FILES:]
+            for path in old[:-_MAX_SPARE_FILES]:
                 self._filesystem.unlink(path)
 
     def prepare(self, sequence: int) -> None:

@@ -1,0 +1,104 @@
+"""What is where in a data directory, who may open it, and what to say when it can't be opened."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from pathlib import Path
+from urllib.parse import quote
+
+from highway.clock import Clock
+from highway.errors import DataDirectoryError
+from highway.storage.filesystem import FileSystem
+from highway.storage.meta import read_file, replace_file
+
+__all__ = ["DATA_FORMAT", "Layout", "check_format", "lock_directory"]
+
+DATA_FORMAT = 1
+_MAX_NAME_BYTES = 200  # of a log directory's name before its uuid: file names end at 255 B
+
+
+class Layout:
+    """The paths of one data directory."""
+
+    __slots__ = ("directory", "format", "journal", "lock", "logs", "meta", "quarantine")
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.lock = directory / "LOCK"
+        self.format = directory / "FORMAT"
+        self.journal = directory / "journal"
+        self.meta = directory / "meta"
+        self.logs = directory / "logs"
+        self.quarantine = directory / "quarantine"
+
+    def log_directory(self, name: str, log_uuid: bytes) -> Path:
+        """Return where the log's segments are: its name percent-encoded, never a raw topic, and part of its uuid."""
+        return self.logs / f"{quote(name, safe='')[:_MAX_NAME_BYTES]}-{log_uuid[:4].hex()}"
+
+
+def lock_directory(filesystem: FileSystem, layout: Layout, clock: Clock) -> int:
+    """Return a descriptor whose lock keeps other processes out; DataDirectoryError names the one that has it.
+
+    The kernel drops the lock with the process, so a killed broker leaves nothing to clean up.
+    """
+    try:
+        if not filesystem.exists(layout.directory):
+            filesystem.mkdir(layout.directory)
+            filesystem.sync_dir(layout.directory.parent)
+        fd = filesystem.lock(layout.lock)
+    except BlockingIOError:
+        raise DataDirectoryError(f"{layout.directory}: {_holder(filesystem, layout)}", "stop it first") from None
+    except OSError as error:
+        raise DataDirectoryError(
+            f"{layout.directory} can't be written: {error.strerror or error}", "check its owner and mode"
+        ) from error
+    holder = {"pid": os.getpid(), "boot_id": _boot_id(), "start_ms": clock.now_ms()}
+    try:
+        filesystem.truncate(fd, 0)
+        filesystem.pwrite(fd, json.dumps(holder).encode() + b"\n", 0)
+    except OSError:
+        pass  # the lock holds without it; a full disk must not keep the broker from starting to serve reads
+    return fd
+
+
+def check_format(filesystem: FileSystem, layout: Layout) -> None:
+    """Create what a new data directory needs; DataDirectoryError if a newer version made this one."""
+    for path in (layout.journal, layout.meta, layout.logs, layout.quarantine):
+        if not filesystem.exists(path):
+            filesystem.mkdir(path)
+    if not filesystem.exists(layout.format):
+        for path in (layout.journal, layout.logs):
+            if filesystem.listdir(path):
+                raise DataDirectoryError(f"{layout.directory}: FORMAT is missing and {path.name}/ isn't empty")
+        content = {"format": DATA_FORMAT, "min_reader": DATA_FORMAT, "uuid": uuid.uuid4().hex}
+        replace_file(filesystem, layout.format, json.dumps(content).encode() + b"\n")
+    filesystem.sync_dir(layout.directory)
+    data = read_file(filesystem, layout.format)
+    try:
+        found = json.loads(data)
+        written, needed = int(found["format"]), int(found["min_reader"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataDirectoryError(f"{layout.format} can't be read: {error!r}; it holds {data[:80]!r}") from None
+    if needed > DATA_FORMAT:
+        raise DataDirectoryError(
+            f"{layout.directory} has format {written}, readable from version {needed}; this Highway reads {DATA_FORMAT}",
+            "start the newer version that wrote it",
+        )
+
+
+def _holder(filesystem: FileSystem, layout: Layout) -> str:
+    """Return "in use by pid N" as the LOCK file tells it."""
+    try:
+        holder = json.loads(read_file(filesystem, layout.lock))
+        return f"in use by pid {int(holder['pid'])}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "in use by another process"
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
