@@ -40,6 +40,13 @@ PACKET_IDS: list[bytes] = [number.to_bytes(2, "big") for number in range(65_536)
 
 RULE_PACKET_ID = "3.1.1 [MQTT-2.3.1-1], 5.0 [MQTT-2.2.1-3]"
 
+_REASON_RULES = {
+    PacketType.PUBACK: "5.0 [MQTT-3.4.2-1]",
+    PacketType.PUBREC: "5.0 [MQTT-3.5.2-1]",
+    PacketType.PUBREL: "5.0 [MQTT-3.6.2-1]",
+    PacketType.PUBCOMP: "5.0 [MQTT-3.7.2-1]",
+}
+
 
 def read_packet_id(reader: Reader) -> int:
     """The packet id at the reader's place, which is never 0."""
@@ -72,7 +79,7 @@ class _AckPacket:
         if reason_code not in REASON_CODES[cls.packet_type]:
             raise MalformedPacketError(
                 f"{cls.packet_type.name} with reason code {reason_code:#04x}",
-                rule="5.0 [MQTT-3.4.2-1], 5.0 [MQTT-3.5.2-1], 5.0 [MQTT-3.6.2-1], 5.0 [MQTT-3.7.2-1]",
+                rule=_REASON_RULES[cls.packet_type],
                 position=reader.position - 1,
             )
         properties = Properties() if reader.at_end() else read_properties(reader, cls.packet_type)

@@ -26,7 +26,7 @@ from highway.mqtt.reason_codes import (
 from highway.mqtt.topics import validate_topic_name
 from highway.mqtt.wire import Reader, encode_binary, encode_string, packet_bytes
 
-__all__ = ["ConnackPacket", "ConnectPacket", "UnsupportedVersionError", "Will"]
+__all__ = ["ConnackPacket", "ConnectPacket", "UnsupportedVersionError", "Will", "read_level"]
 
 _NAMES = {b"MQTT": (V311, V5), b"MQIsdp": (V31,)}
 _BRIDGE = 0x80  # mosquitto's bridges set it in the level to say that they are one
@@ -81,12 +81,8 @@ class ConnectPacket:
         return 0 if self.clean_start else 0xFFFFFFFF
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, versions: tuple[int, ...] = (V31, V311, V5)) -> ConnectPacket:
-        """The CONNECT at `reader`; `flags` are the low four bits of its first byte.
-
-        Raises UnsupportedVersionError for a level outside `versions`, MqttError for anything that breaks a rule.
-        """
-        level = _read_version(reader, flags, versions)
+    def decode(cls, reader: Reader, level: int) -> ConnectPacket:
+        """The CONNECT at `reader`, behind its protocol `level` as `read_level` returned it."""
         version = level & ~_BRIDGE
         bits_position = reader.position
         bits = reader.u8()
@@ -131,8 +127,12 @@ class ConnectPacket:
         return packet_bytes(PacketType.CONNECT << 4, head + b"".join(payload))
 
 
-def _read_version(reader: Reader, flags: int, versions: tuple[int, ...]) -> int:
-    """The protocol level, checked against the name that precedes it."""
+def read_level(reader: Reader, flags: int, versions: tuple[int, ...] = (V31, V311, V5)) -> int:
+    """The protocol level of the CONNECT at `reader`, checked against the name before it.
+
+    `flags` are the low four bits of the packet's first byte: the name tells whether they count. Raises
+    UnsupportedVersionError for a level outside `versions`.
+    """
     start = reader.position
     length = reader.u16()
     if length not in map(len, _NAMES):

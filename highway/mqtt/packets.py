@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from highway.errors import MalformedPacketError
 from highway.mqtt.acks import PubackPacket, PubackRun, PubcompPacket, PubrecPacket, PubrelPacket
-from highway.mqtt.connect import ConnackPacket, ConnectPacket, UnsupportedVersionError, Will
+from highway.mqtt.connect import ConnackPacket, ConnectPacket, UnsupportedVersionError, Will, read_level
 from highway.mqtt.control import AuthPacket, DisconnectPacket, PingreqPacket, PingrespPacket
 from highway.mqtt.publish import PublishRun
 from highway.mqtt.reason_codes import PacketType
@@ -112,7 +112,7 @@ def decode_packet(data: bytes, version: int) -> Packet:
         if reader.end != len(data):
             raise MalformedPacketError(f"{len(data)} bytes, where the header says {reader.end}", position=1)
         if data[0] >> 4 == PacketType.CONNECT:
-            return ConnectPacket.decode(reader, data[0] & 0x0F)
+            return ConnectPacket.decode(reader, read_level(reader, data[0] & 0x0F))
         expected = FIXED_FLAGS.get(PacketType(data[0] >> 4), 0)
         if data[0] & 0x0F != expected:
             raise MalformedPacketError(f"flags {data[0] & 0x0F:#x}, not {expected:#x}", position=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from highway.errors import MalformedPacketError, MqttError, ProtocolError
 from highway.mqtt.acks import RULE_PACKET_ID, read_puback_run
-from highway.mqtt.connect import ConnackPacket, ConnectPacket, UnsupportedVersionError
+from highway.mqtt.connect import ConnackPacket, ConnectPacket, UnsupportedVersionError, read_level
 from highway.mqtt.control import AuthPacket, DisconnectPacket
 from highway.mqtt.packets import Event, PubackPacket, PubackRun, decode_body
 from highway.mqtt.publish import PublishReader
@@ -48,6 +48,7 @@ class ServerProtocol:
 
     __slots__ = (
         "_authentication_method",
+        "_connect_version",
         "_first_bytes",
         "_held",
         "_held_bytes",
@@ -84,6 +85,7 @@ class ServerProtocol:
         self._publishes: PublishReader | None = None
         self._authentication_method: str | None = None
         self._session_expires_at_once = False
+        self._connect_version = 0  # as soon as a CONNECT has told it, however wrong the rest
         self._held: list[bytes] = []  # the pieces of an incomplete packet
         self._held_bytes = 0
         self._needed_bytes = 0  # with fewer than this no packet can be complete
@@ -131,12 +133,12 @@ class ServerProtocol:
             # 3.1.1 [MQTT-3.1.2-2]: return code 1. Clients of 5.0 and later get it in their own format.
             version = V5 if error.level & 0x7F >= V5 else V311
             return ConnackPacket(reason_code=error.reason_code).encode(version)
-        if self.version == V5:
-            if connack_sent:
-                return DisconnectPacket(error.reason_code).encode(V5)
-            return ConnackPacket(reason_code=error.reason_code).encode(V5)
-        if self.version and not connack_sent and error.reason_code in CONNECT_RETURN_CODES:
-            return ConnackPacket(reason_code=error.reason_code).encode(self.version)
+        if self.version and connack_sent:
+            return DisconnectPacket(error.reason_code).encode(V5) if self.version == V5 else b""
+        version = self._connect_version
+        # Before 5.0 a malformed CONNECT is closed without an answer, unless there is a return code that says just this.
+        if version == V5 or (version and error.reason_code in CONNECT_RETURN_CODES):
+            return ConnackPacket(reason_code=error.reason_code).encode(version)
         return b""
 
     def _enter(self, event: PacketType | Signal) -> None:
@@ -256,7 +258,7 @@ class ServerProtocol:
         reader = Reader(rest, header.position, self._needed_bytes)
         try:
             if first >> 4 == PacketType.CONNECT:
-                ConnectPacket.decode(reader, first & 0x0F, self._versions)
+                self._decode_connect(reader, first & 0x0F)
             elif first >> 4 == PacketType.PUBLISH and self._publishes is not None:
                 self._publishes.judge(reader, first)
                 self._judged_bytes = -1  # the payload is the client's own
@@ -293,7 +295,7 @@ class ServerProtocol:
         events.append(event)  # type: ignore[arg-type]
 
     def _read_connect(self, reader: Reader, flags: int) -> ConnectPacket:
-        packet = ConnectPacket.decode(reader, flags, self._versions)
+        packet = self._decode_connect(reader, flags)
         self.version = packet.protocol_version
         self._limit = self._max_packet_bytes
         self._authentication_method = packet.properties.authentication_method
@@ -302,6 +304,11 @@ class ServerProtocol:
         with_method = self._authentication_method is not None
         self._enter(Signal.CONNECT_WITH_METHOD if with_method else PacketType.CONNECT)
         return packet
+
+    def _decode_connect(self, reader: Reader, flags: int) -> ConnectPacket:
+        level = read_level(reader, flags, self._versions)
+        self._connect_version = level & 0x7F  # a fault further on is answered in the client's own version
+        return ConnectPacket.decode(reader, level)
 
     def _check_disconnect(self, packet: DisconnectPacket) -> None:
         if self._session_expires_at_once and packet.properties.session_expiry_interval:
