@@ -1,4 +1,6 @@
-"""`python -m highway`: the same as the `highway` command."""
+"""`python -m highway`: the same as the command `highway`."""
+
+from __future__ import annotations
 
 from highway.cli.main import main
 

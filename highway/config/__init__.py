@@ -1,3 +1,12 @@
-"""From YAML and the environment to settings that are known to be right; a wrong configuration never takes effect."""
+"""From YAML, the environment and the command line to settings that are known to be right.
 
-__all__: list[str] = []
+`load_settings` is the way in, `Settings` what comes out, and ConfigError with every problem what comes instead: a wrong
+configuration never takes effect, not even partly.
+"""
+
+from __future__ import annotations
+
+from highway.config.loading import Overrides, load_settings
+from highway.config.models import Listener, Settings
+
+__all__ = ["Listener", "Overrides", "Settings", "load_settings"]

@@ -84,7 +84,7 @@ def _log_values(keys: LogKeys) -> dict[str, Any]:
     return values
 
 
-def _values(section: Section, target: type[LogSettings] | type[StorageSettings]) -> dict[str, Any]:
+def _values(section: Section, target: type[LogSettings | StorageSettings]) -> dict[str, Any]:
     """What `section` sets, under the names of `target`, which have the unit of a time at their end."""
     names = {name.removesuffix("_ms"): name for name in (item.name for item in fields(target))}
     return {names[key]: getattr(section, key) for key in section.model_fields_set if key in names}

@@ -34,6 +34,19 @@ _SECTIONS: dict[str, type[Section]] = {
     "storage": StorageSection,
 }
 
+_SECTION_TEXT = "a section with keys of its own is wanted here, not {!r}"
+
+# Type of a pydantic error -> what to say, with the value as it was spelt.
+_FIXED_TEXTS = {
+    "missing": "this key is missing, and has no default",
+    "string_pattern_mismatch": "{!r} is no name here: up to 64 of a-z, 0-9, '-' and '_', the first a letter or digit",
+    "string_too_short": "an empty text is no value here",
+    "too_short": "nothing is listed here; one is wanted at least",
+    "model_type": _SECTION_TEXT,
+    "model_attributes_type": _SECTION_TEXT,
+    "dict_type": _SECTION_TEXT,
+}
+
 _SWITCH_WORDS = {"on": "true", "yes": "true", "y": "true", "off": "false", "no": "false", "n": "false"}
 
 
@@ -53,11 +66,11 @@ def _explain(document: Document, path: KeyPath, detail: ErrorDetails) -> str:
     value = detail["input"]
     spelt = document.raw.get(path, str(value))
     context: dict[str, Any] = detail.get("ctx") or {}
+    if kind in _FIXED_TEXTS:
+        return _FIXED_TEXTS[kind].format(spelt)
     match kind:
         case "extra_forbidden":
             return _explain_key(path)
-        case "missing":
-            return "this key is missing, and has no default"
         case "value_error":
             return str(context["error"])
         case "string_type":
@@ -72,14 +85,6 @@ def _explain(document: Document, path: KeyPath, detail: ErrorDetails) -> str:
             return f"{spelt} is too small: at least {context['ge']}"
         case "less_than_equal":
             return f"{spelt} is too large: at most {context['le']}"
-        case "string_pattern_mismatch":
-            return f"{spelt!r} is no name here: up to 64 of a-z, 0-9, '-' and '_', the first a letter or digit"
-        case "string_too_short":
-            return "an empty text is no value here"
-        case "too_short":
-            return "nothing is listed here; one is wanted at least"
-        case "model_type" | "dict_type" | "model_attributes_type":
-            return f"a section with keys of its own is wanted here, not {spelt!r}"
         case "list_type":
             return f"a list is wanted here (items that begin with '-'), not {_kind(value)}"
     return detail["msg"]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from highway.broker.settings import BrokerSettings
-from highway.storage.settings import LogSettings, StorageSettings
+from highway.storage.settings import StorageSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from highway.storage.settings import LogSettings
 
 __all__ = ["Listener", "Settings"]
 

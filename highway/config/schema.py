@@ -7,6 +7,7 @@ settings of the layers below, so that each number stands in the code once.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,8 +24,6 @@ from highway.config.units import (
 from highway.storage.settings import LogSettings, StorageSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
 
@@ -47,11 +46,9 @@ _LOG = LogSettings("")
 _STORAGE = StorageSettings()
 
 
-class _Unit:
+class _Unit(ABC):
     """Annotation of an int that is written with a unit: its bounds as text, and whether `unlimited` (None) is one."""
 
-    parse: ClassVar[Callable[[object], int]]
-    render: ClassVar[Callable[[int], str]]
     pattern: ClassVar[str]
 
     def __init__(self, minimum: str, maximum: str, *, unlimited: bool = False) -> None:
@@ -63,23 +60,30 @@ class _Unit:
         """The number of `value`; ValueError for one without a unit or out of bounds."""
         if self._unlimited and value == UNLIMITED:
             return None
-        kind = type(self)
         try:
-            number = kind.parse(value)
+            number = self.parse(value)
         except ValueError as error:
             raise ValueError(f"{error}, or {UNLIMITED}" if self._unlimited else str(error)) from None
-        if not kind.parse(self._minimum) <= number <= kind.parse(self._maximum):
+        if not self.parse(self._minimum) <= number <= self.parse(self._maximum):
             bound = f"or {UNLIMITED}" if self._unlimited else ""
             raise ValueError(f"{value} is out of range: {self._minimum} to {self._maximum} {bound}".rstrip())
         return number
 
-    def text(self, value: int | None) -> str:
-        """`value` as it is written in a file."""
-        return UNLIMITED if value is None else type(self).render(value)
+    def write(self, value: int | None) -> str:
+        """`value` as it stands in a file."""
+        return UNLIMITED if value is None else self.render(value)
+
+    @abstractmethod
+    def parse(self, value: object) -> int:
+        """The number in `value`; ValueError where there is none with a unit."""
+
+    @abstractmethod
+    def render(self, value: int) -> str:
+        """`value` with the unit that suits it."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
-            self.validate, serialization=core_schema.plain_serializer_function_ser_schema(self.text)
+            self.validate, serialization=core_schema.plain_serializer_function_ser_schema(self.write)
         )
 
     def __get_pydantic_json_schema__(
@@ -92,17 +96,25 @@ class _Unit:
 class Duration(_Unit):
     """An int of milliseconds, written as `100ms`, `30s`, `1h30m`, `7d`."""
 
-    parse = staticmethod(parse_duration)
-    render = staticmethod(format_duration)
     pattern = "([0-9]{1,12}(ms|[smhd]))+"
+
+    def parse(self, value: object) -> int:
+        return parse_duration(value)
+
+    def render(self, value: int) -> str:
+        return format_duration(value)
 
 
 class Size(_Unit):
     """An int of bytes, written as `64MiB` or `10GB`."""
 
-    parse = staticmethod(parse_size)
-    render = staticmethod(format_size)
     pattern = "[0-9]{1,15} ?(B|[kMGT]B|[KMGT]iB)"
+
+    def parse(self, value: object) -> int:
+        return parse_size(value)
+
+    def render(self, value: int) -> str:
+        return format_size(value)
 
 
 class Section(BaseModel):
@@ -169,7 +181,7 @@ class LogKeys(Section):
     LATER = frozenset({"per_topic", "max_logs", "cleanup"})
 
     durability: Literal["FAST", "BALANCED", "SAFE"] = Field(
-        _LOG.durability.name,
+        "BALANCED",
         description="When a message is acknowledged: in memory, written to the journal, or synced and read back.",
     )
     delay: Annotated[int, Duration("0s", "365d")] = Field(
@@ -287,11 +299,9 @@ class ConfigFile(Section):
 def json_schema() -> dict[str, Any]:
     """The JSON schema of the file, for editors; defaults stand in it as people write them, with their units."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **ConfigFile.model_json_schema()}
-    sections = [ListenerSection, LimitsSection, AuthSection, LogKeys, TopicSection, StorageSection]
-    for section, properties in [
-        (ConfigFile, schema["properties"]),
-        *((section, schema["$defs"][section.__name__]["properties"]) for section in sections),
-    ]:
+    sections: list[type[Section]] = [ListenerSection, LimitsSection, AuthSection, LogKeys, TopicSection, StorageSection]
+    places: list[tuple[type[Section], dict[str, Any]]] = [(section, schema["$defs"][section.__name__]["properties"]) for section in sections]
+    for section, properties in [*places, (ConfigFile, schema["properties"])]:
         written = section.model_construct().model_dump()
         for key, value in properties.items():
             value.pop("title", None)

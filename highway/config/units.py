@@ -8,6 +8,7 @@ another tool would read in its own way (`1:30:00`, `1e6`, `64M`): the error quot
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 __all__ = ["UNLIMITED", "format_duration", "format_size", "parse_duration", "parse_size"]
 
@@ -45,7 +46,7 @@ _SIZE_FORM = "a number with B, KiB, MiB, GiB or TiB (or kB, MB, GB, TB), such as
 def parse_duration(text: object) -> int:
     """Milliseconds of `text`; ValueError says what is wrong and what to write."""
     if isinstance(text, bool) or not isinstance(text, int | str):
-        raise ValueError(f"a duration is wanted here: {_DURATION_FORM}")
+        raise ValueError(f"a duration is wanted here: {_DURATION_FORM}")  # noqa: TRY004  pydantic takes ValueError
     if not isinstance(text, str) or _NUMBER.fullmatch(text):
         raise ValueError(_bare_number(text, ("ms", "s", "m", "h", "d"), _DURATION_FORM))
     if not _DURATION.fullmatch(text):
@@ -55,7 +56,7 @@ def parse_duration(text: object) -> int:
         raise ValueError(f"{text!r} is not a duration: write {_DURATION_FORM}")
     parts = _DURATION_PART.findall(text)
     sizes = [_DURATION_UNITS[unit] for _, unit in parts]
-    if any(after >= before for before, after in zip(sizes, sizes[1:], strict=False)):
+    if any(after >= before for before, after in pairwise(sizes)):
         raise ValueError(f"{text!r} names its units out of order: from large to small, each once, such as 1d12h")
     return sum(int(number) * _DURATION_UNITS[unit] for number, unit in parts)
 
@@ -63,7 +64,7 @@ def parse_duration(text: object) -> int:
 def parse_size(text: object) -> int:
     """Bytes of `text`; ValueError says what is wrong and what to write."""
     if isinstance(text, bool) or not isinstance(text, int | str):
-        raise ValueError(f"a size is wanted here: {_SIZE_FORM}")
+        raise ValueError(f"a size is wanted here: {_SIZE_FORM}")  # noqa: TRY004  pydantic takes ValueError
     if not isinstance(text, str) or _NUMBER.fullmatch(text):
         raise ValueError(_bare_number(text, ("B", "KiB", "MiB", "GiB"), _SIZE_FORM))
     match = _SIZE.fullmatch(text)

@@ -210,13 +210,14 @@ class _Builder:
         return value
 
     def _explain_missing(self, event: yaml.ScalarEvent, path: KeyPath) -> None:
-        line = self._lines[event.start_mark.line] if event.start_mark.line < len(self._lines) else ""
-        comment = None if event.value else _COMMENT_ONLY.match(line, event.start_mark.column)
+        number, column = _position(event)
+        line = self._lines[number] if number < len(self._lines) else ""
+        comment = None if event.value else _COMMENT_ONLY.match(line, column)
         if comment is None:
             self._problem(event, path, f"{event.value} is no value here" if event.value else "the value is missing")
             return
         text = comment.group(1).rstrip()
-        mark = Mark(self._file, event.start_mark.line + 1, comment.start(1) + 1)
+        mark = Mark(self._file, number + 1, comment.start(1) + 1)
         self._document.marks[path] = mark
         meant = f'; if {text} is meant, put it in quotes: "{text}"' if " " not in text else ""
         self._document.add(path, f"the value is missing, because '#' starts a comment in YAML{meant}", mark)
@@ -233,8 +234,14 @@ class _Builder:
         self._document.add(path, text, self._mark(event))
 
     def _mark(self, event: yaml.Event) -> Mark:
-        line = event.start_mark.line + 1
-        return Mark(self._file, line, event.start_mark.column + 1 - self._shifts[line])
+        line, column = _position(event)
+        return Mark(self._file, line + 1, column + 1 - self._shifts[line + 1])
+
+
+def _position(event: yaml.Event) -> tuple[int, int]:
+    """Line and column of `event`, from 0. Its type allows an event without a place; the parser makes none."""
+    mark = event.start_mark
+    return (mark.line, mark.column) if mark is not None else (0, 0)
 
 
 def _skip(event: yaml.Event, events: Iterator[yaml.Event]) -> None:

@@ -1,0 +1,79 @@
+"""`highway`: the group of all commands, and the one place where errors become text and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from highway import __version__
+from highway.cli.exits import Exit, exit_code_of
+from highway.errors import ConfigError, HighwayError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["highway", "main", "run"]
+
+# Command -> where it is. A command is imported when it is asked for: `highway fetch` shouldn't wait for the broker's
+# modules, nor `highway --help` for anything.
+_COMMANDS = {
+    "config": ("highway.cli.config", "config"),
+    "fetch": ("highway.cli.fetch", "fetch"),
+    "log": ("highway.cli.log", "log"),
+    "pub": ("highway.cli.pub", "pub"),
+    "serve": ("highway.cli.serve", "serve"),
+    "sub": ("highway.cli.sub", "sub"),
+}
+
+
+class _LazyGroup(click.Group):
+    """A group that imports its commands one by one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+@click.group(cls=_LazyGroup)
+@click.version_option(__version__, prog_name="highway")
+def highway() -> None:
+    """An MQTT broker that never forgets: every topic pattern is a durable log.
+
+    Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 not found or out of range, 4 time out,
+    5 damaged, 6 refused.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command in `arguments` (default: the process's own) and return its exit code; raises nothing."""
+    try:
+        result = highway.main(arguments, prog_name="highway", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        click.echo("highway: interrupted", err=True)
+        return Exit.FAILURE
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        count = len(error.problems)
+        click.echo(f"highway: {count} problem{'s' if count > 1 else ''} in the configuration", err=True)
+        return exit_code_of(error)
+    except HighwayError as error:
+        click.echo(f"highway: {error}", err=True)
+        return exit_code_of(error)
+    return result if isinstance(result, int) else Exit.SUCCESS
+
+
+def main() -> None:
+    """The script `highway`."""
+    sys.exit(run())

@@ -1,0 +1,92 @@
+"""Settings -> the configuration file that stands for them, with everything said that was left to defaults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from highway.config.listeners import is_loopback
+from highway.config.units import UNLIMITED, format_duration, format_size
+
+if TYPE_CHECKING:
+    from highway.broker.settings import BrokerSettings
+    from highway.config.models import Settings
+    from highway.storage.settings import LogSettings, StorageSettings
+
+__all__ = ["to_tree", "to_yaml"]
+
+
+def to_yaml(settings: Settings) -> str:
+    """A configuration file that says the same as `settings`."""
+    return yaml.safe_dump(to_tree(settings), sort_keys=False, allow_unicode=True, width=120)
+
+
+def to_tree(settings: Settings) -> dict[str, Any]:
+    """The same as plain values, under the keys of the file."""
+    broker = settings.broker
+    open_listeners = any(not is_loopback(listener.host) for listener in settings.listeners)
+    return {
+        "data_dir": str(settings.data_dir.absolute()),
+        "listeners": {item.name: {"bind": item.host, "port": item.port} for item in settings.listeners},
+        "insecure": broker.anonymous and open_listeners,
+        "auth": {"anonymous": broker.anonymous},
+        "limits": _limits(broker),
+        "memory_budget": format_size(settings.storage.memory_budget),
+        "unmatched": "reject" if broker.unmatched_reject else "store",
+        "topics": [
+            {"topic": entry.topic_filter.decode(), "log": log.name, **_log(log)}
+            for entry, log in zip(broker.entries, settings.logs, strict=True)
+        ],
+        "storage": _storage(settings.storage),
+    }
+
+
+def _limits(broker: BrokerSettings) -> dict[str, Any]:
+    return {
+        "max_connections": broker.max_connections,
+        "max_packet": format_size(broker.max_packet_bytes),
+        "connect_timeout": format_duration(round(broker.connect_timeout_s * 1000)),
+        "max_inflight": broker.max_inflight,
+        "max_subscriptions": broker.max_subscriptions,
+        "session_expiry": _duration(broker.session_expiry_ms),
+        "write_buffer": format_size(broker.write_buffer_bytes),
+    }
+
+
+def _log(log: LogSettings) -> dict[str, Any]:
+    return {
+        "durability": log.durability.name,
+        "delay": format_duration(log.delay_ms),
+        "retention": _duration(log.retention_ms),
+        "retention_bytes": _size(log.retention_bytes),
+        "segment_bytes": format_size(log.segment_bytes),
+        "flush_interval": format_duration(log.flush_interval_ms),
+        "flush_bytes": format_size(log.flush_bytes),
+        "sync_interval": format_duration(log.sync_interval_ms),
+        "sync_bytes": format_size(log.sync_bytes),
+        "compression": log.compression,
+        "compression_level": log.compression_level,
+        "verify": log.verify,
+        "on_corruption": log.on_corruption,
+    }
+
+
+def _storage(storage: StorageSettings) -> dict[str, Any]:
+    return {
+        "journal_file_bytes": format_size(storage.journal_file_bytes),
+        "checkpoint_interval": format_duration(storage.checkpoint_interval_ms),
+        "checkpoint_bytes": format_size(storage.checkpoint_bytes),
+        "cache_bytes": format_size(storage.cache_bytes),
+        "max_backlog_bytes": format_size(storage.max_backlog_bytes),
+        "max_bytes": _size(storage.max_bytes),
+        "reaper_interval": format_duration(storage.reaper_interval_ms),
+    }
+
+
+def _duration(milliseconds: int | None) -> str:
+    return UNLIMITED if milliseconds is None else format_duration(milliseconds)
+
+
+def _size(size: int | None) -> str:
+    return UNLIMITED if size is None else format_size(size)
