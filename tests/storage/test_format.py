@@ -34,7 +34,15 @@ def frame(data=DATA, count=20, salt=SALT, **changes) -> bytes:
 
 
 def forged(  # a frame with right checksums around whatever is asked for
-    *, flags=0x20, count=1, base_offset=0, uncompressed=None, payload=b"x" * 20, compressed=None, salt=SALT, times=(1, 1)
+    *,
+    flags=0x20,
+    count=1,
+    base_offset=0,
+    uncompressed=None,
+    payload=b"x" * 20,
+    compressed=None,
+    salt=SALT,
+    times=(1, 1),
 ) -> bytes:
     uncompressed = len(payload) if uncompressed is None else uncompressed
     compressed = len(payload) if compressed is None else compressed
@@ -147,9 +155,9 @@ def test_a_frame_comes_back(data, codec, base_offset, salt, min_ms, behind):
 def test_the_layout_of_a_frame():
     data = b"R" * 14
     assert frame(data, count=1, codec=CODEC_NONE)[:23] == bytes.fromhex(
-        "cafe" "20" "00000001" "00000000000003e8" "0000000e" "0000000e"
+        "cafe200000000100000000000003e80000000e0000000e"
     )
-    assert frame(data, count=1, codec=CODEC_NONE)[27:47] == bytes.fromhex("00000003" "0000000000000005" "0000000000000009")
+    assert frame(data, count=1, codec=CODEC_NONE)[27:47] == bytes.fromhex("0000000300000000000000050000000000000009")
     assert frame(data, count=1, codec=CODEC_NONE)[51:] == data
 
 
