@@ -11,6 +11,7 @@ that it was read from.
 from __future__ import annotations
 
 from itertools import chain, repeat
+from typing import NamedTuple
 from typing import TYPE_CHECKING
 
 from highway.errors import MalformedPacketError, MqttError, ProtocolError
@@ -36,8 +37,10 @@ __all__ = [
 ]
 
 _ZERO_ID = b"\0\0"
-# The longest packet whose remaining length takes two bytes. The loops for followers know no longer ones.
-_TWO_BYTE_PACKET = 3 + 16_383
+_BEYOND = 1 << 62
+# Runs of which a connection remembers the sizes of packets, and sizes in each: a device has a few topics and lengths.
+_MAX_RUNS = 16
+_MAX_SIZES = 512
 
 # Topic names found valid, and raw property blocks with what was found in them. They hold results of pure functions, so
 # they may be emptied at any time, and are when they reach their limit. With the limits on the size of an entry the two
@@ -132,13 +135,25 @@ def _check_properties(raw: bytes, position: int) -> tuple[int, bytes]:
 class PublishReader:
     """Reads the PUBLISH packets of one connection; keeps the topic aliases that its client set."""
 
-    __slots__ = ("_aliases", "_has_properties", "_max_packet_bytes", "_topic_alias_maximum")
+    __slots__ = ("_aliases", "_has_properties", "_max_packet_bytes", "_sizes", "_topic_alias_maximum")
 
     def __init__(self, version: int, max_packet_bytes: int, topic_alias_maximum: int) -> None:
         self._has_properties = version == V5
         self._max_packet_bytes = max_packet_bytes
         self._topic_alias_maximum = topic_alias_maximum
         self._aliases: dict[int, bytes] = {}
+        self._sizes: dict[tuple[int, bytes, int], dict[bytes, int]] = {}
+
+    def _sizes_of(self, first: int, key: bytes, key_at: int) -> dict[bytes, int]:
+        """The sizes known of packets of one run: everything up to the packet id or payload, to the whole size."""
+        sizes = self._sizes.get((first, key, key_at))
+        if sizes is None:
+            if len(self._sizes) >= _MAX_RUNS:
+                self._sizes.clear()
+            sizes = self._sizes[first, key, key_at] = {}
+        elif len(sizes) >= _MAX_SIZES:
+            sizes.clear()
+        return sizes
 
     def read_run(self, data: bytes, start: int, body: int, end: int, events: list[object]) -> int:
         """Append the run that begins at `start` to `events`; return the position after its last packet.
@@ -172,14 +187,17 @@ class PublishReader:
         elif not topic_name:
             raise ProtocolError("an empty topic name", rule="[MQTT-4.7.3-1]", position=body - start)
         payloads = [data[place:end]]
-        if self._max_packet_bytes >= _TWO_BYTE_PACKET:
-            key = data[body:topic_end]
-            if not first & 6:
-                end = _follow_qos0(data, end, first, key + tail, payloads)
-            elif tail:
-                end = _follow_with_properties(data, end, first, key, tail, packet_ids, payloads)
-            else:
-                end = _follow(data, end, first, key, packet_ids, payloads)
+        # At QoS 0 the property block, if any, is part of what followers must have in common up to the payload.
+        head_end = topic_end if first & 6 else topic_end + len(tail)
+        sizes = self._sizes_of(first, data[body:head_end], body - start)
+        sizes[data[start:head_end]] = end - start
+        follower = _Follower(first, data[body:head_end], body - start, self._max_packet_bytes, sizes)
+        if not first & 6:
+            end = _follow_qos0(data, end, follower, payloads)
+        elif tail:
+            end = _follow_with_properties(data, end, follower, tail, packet_ids, payloads)
+        else:
+            end = _follow(data, end, follower, packet_ids, payloads)
         if _ZERO_ID in packet_ids:
             self._refuse_zero_id(topic_name, first, payloads, packet_ids, properties, topic_end - start, events)
         events.append(PublishRun(topic_name, first, payloads, packet_ids, properties))
@@ -252,91 +270,104 @@ class PublishReader:
         raise ProtocolError("a PUBLISH with packet id 0", rule=RULE_PACKET_ID, position=position)
 
 
-# The three loops below differ in what stands between topic and payload. They are the innermost loops of ingest, written
-# out because a call or a test more for each packet is what they save. `last` is where the last packet that could follow
-# may begin, so that no index goes beyond the data.
+class _Follower(NamedTuple):
+    """What a packet must look like to belong to a run, and what is known of the sizes of such packets."""
+
+    first: int
+    key: bytes  # length of the topic name, topic name, and at QoS 0 the property block
+    key_at: int  # 2 to 5: where the remaining length ends
+    max_packet_bytes: int
+    sizes: dict[bytes, int]
+
+    def learn(self, data: bytes, position: int) -> bool:
+        """Whether the packet at `position` belongs to the run, its size not met before; it is known from now on."""
+        key_end = position + self.key_at + len(self.key)
+        if len(data) < key_end or data[position] != self.first or not data.startswith(self.key, position + self.key_at):
+            return False
+        remaining = shift = 0
+        for index in range(position + 1, position + self.key_at):
+            remaining |= (data[index] & 0x7F) << shift
+            shift += 7
+        last = data[position + self.key_at - 1]
+        # One byte of length less or more than the packet before makes another run; so does one that could be shorter.
+        if any(data[index] < 0x80 for index in range(position + 1, position + self.key_at - 1)) or last > 0x7F:
+            return False
+        needed = len(self.key) + (2 if self.first & 6 else 0)
+        size = self.key_at + remaining
+        if (not last and self.key_at > 2) or remaining < needed or size > self.max_packet_bytes:
+            return False
+        if len(self.sizes) >= _MAX_SIZES:
+            self.sizes.clear()
+        self.sizes[data[position:key_end]] = size
+        return True
 
 
-def _follow_qos0(data: bytes, position: int, first: int, key: bytes, payloads: list[bytes]) -> int:
-    """Take the packets after `position` with the same first byte and `key` (topic and properties); QoS 0."""
+# The three loops below differ in what stands between topic and payload. They are the innermost loops of ingest: what
+# a packet costs here is one look-up, of everything in front of its packet id, and two slices. `_BEYOND` is the size of
+# a packet that is not known, so that one comparison finds both that and the end of the data.
+
+
+def _follow_qos0(data: bytes, position: int, follower: _Follower, payloads: list[bytes]) -> int:
+    """Take the packets after `position` that belong to the run; QoS 0."""
     size = len(data)
-    key_length = len(key)
-    last = size - key_length - 2
+    head_length = follower.key_at + len(follower.key)
+    find = follower.sizes.get
     add = payloads.append
-    starts_with = data.startswith
-    while position <= last and data[position] == first:
-        remaining = data[position + 1]
-        body = position + 2
-        if remaining > 0x7F:
-            high = data[body]
-            if not 0 < high < 0x80:
-                break
-            remaining += (high << 7) - 0x80
-            body += 1
-        end = body + remaining
-        if end > size or remaining < key_length or not starts_with(key, body):
-            break
-        add(data[body + key_length : end])
+    while True:
+        body = position + head_length
+        end = position + find(data[position:body], _BEYOND)
+        if end > size:
+            if end < _BEYOND or not follower.learn(data, position):
+                return position
+            continue
+        add(data[body:end])
         position = end
-    return position
 
 
-def _follow(data: bytes, position: int, first: int, key: bytes, packet_ids: list[bytes], payloads: list[bytes]) -> int:
-    """Take the packets after `position` with the same first byte and `key` (topic); QoS 1 and 2 before 5.0."""
+def _follow(
+    data: bytes, position: int, follower: _Follower, packet_ids: list[bytes], payloads: list[bytes]
+) -> int:
+    """Take the packets after `position` that belong to the run; QoS 1 and 2 before 5.0."""
     size = len(data)
-    key_length = len(key)
-    needed = key_length + 2
-    last = size - needed - 2
+    head_length = follower.key_at + len(follower.key)
+    find = follower.sizes.get
     add_id = packet_ids.append
     add = payloads.append
-    starts_with = data.startswith
-    while position <= last and data[position] == first:
-        remaining = data[position + 1]
-        body = position + 2
-        if remaining > 0x7F:
-            high = data[body]
-            if not 0 < high < 0x80:
-                break
-            remaining += (high << 7) - 0x80
-            body += 1
-        end = body + remaining
-        if end > size or remaining < needed or not starts_with(key, body):
-            break
-        body += key_length
+    while True:
+        body = position + head_length
+        end = position + find(data[position:body], _BEYOND)
+        if end > size:
+            if end < _BEYOND or not follower.learn(data, position):
+                return position
+            continue
         add_id(data[body : body + 2])
         add(data[body + 2 : end])
         position = end
-    return position
 
 
 def _follow_with_properties(
-    data: bytes, position: int, first: int, key: bytes, tail: bytes, packet_ids: list[bytes], payloads: list[bytes]
+    data: bytes, position: int, follower: _Follower, tail: bytes, packet_ids: list[bytes], payloads: list[bytes]
 ) -> int:
-    """Take the packets after `position` with the same first byte, `key` (topic) and `tail` (properties); QoS 1 and 2."""
+    """Take the packets after `position` that belong to the run and have the property block `tail`; QoS 1 and 2."""
     size = len(data)
-    key_length = len(key)
-    head_length = key_length + 2
-    needed = head_length + len(tail)
-    last = size - needed - 2
+    head_length = follower.key_at + len(follower.key)
+    tail_length = 2 + len(tail)
+    find = follower.sizes.get
     add_id = packet_ids.append
     add = payloads.append
     starts_with = data.startswith
-    while position <= last and data[position] == first:
-        remaining = data[position + 1]
-        body = position + 2
-        if remaining > 0x7F:
-            high = data[body]
-            if not 0 < high < 0x80:
-                break
-            remaining += (high << 7) - 0x80
-            body += 1
-        end = body + remaining
-        if end > size or remaining < needed or not starts_with(key, body) or not starts_with(tail, body + head_length):
-            break
-        add_id(data[body + key_length : body + head_length])
-        add(data[body + needed : end])
+    while True:
+        body = position + head_length
+        end = position + find(data[position:body], _BEYOND)
+        if end > size:
+            if end < _BEYOND or not follower.learn(data, position):
+                return position
+            continue
+        if end - body < tail_length or not starts_with(tail, body + 2):
+            return position
+        add_id(data[body : body + 2])
+        add(data[body + tail_length : end])
         position = end
-    return position
 
 
 class PublishHeads(dict[int, bytes]):
