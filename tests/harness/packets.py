@@ -16,6 +16,7 @@ __all__ = [
     "packet",
     "parse_publish",
     "publish",
+    "remaining_length",
     "subscribe",
     "text",
     "unsubscribe",

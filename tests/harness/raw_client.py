@@ -16,10 +16,29 @@ if TYPE_CHECKING:
 
     from tests.harness.packets import Message
 
-__all__ = ["CONNACK", "PUBACK", "PUBCOMP", "PUBLISH", "PUBREC", "PUBREL", "SUBACK", "UNSUBACK", "RawClient"]
+__all__ = [
+    "CONNACK",
+    "PUBACK",
+    "PUBCOMP",
+    "PUBLISH",
+    "PUBREC",
+    "PUBREL",
+    "SUBACK",
+    "UNSUBACK",
+    "RawClient",
+    "close_all",
+]
 
 # Packet types, as the high half of the first byte.
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK = 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x90, 0xB0
+
+_opened: list[RawClient] = []
+
+
+def close_all() -> None:
+    """Close every client made since the last call: tests that cut and rejoin need not keep count."""
+    while _opened:
+        _opened.pop().close()
 
 
 class RawClient:
@@ -28,6 +47,7 @@ class RawClient:
     def __init__(self, port: int, *, timeout: float = 10.0, receive_buffer: int | None = None) -> None:
         self.timeout = timeout
         self.socket = socket.socket()
+        _opened.append(self)
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(timeout)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.broker_process import BrokerProcess
+from tests.harness.raw_client import close_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,12 @@ TOPICS = [
     {"topic": "highway/+/telemetry", "log": "telemetry", "durability": "BALANCED"},
     {"topic": "highway/+/control", "log": "control", "durability": "SAFE"},
 ]
+
+
+@pytest.fixture(autouse=True)
+def _clients_are_closed() -> Iterator[None]:
+    yield
+    close_all()
 
 
 @pytest.fixture(scope="module")
