@@ -1,7 +1,6 @@
 """Exit codes, and the error that ends a command with one of them.
 
-    0 success    1 failure    2 wrong usage or configuration    3 not found or out of range
-    4 time out   5 damaged    6 refused
+0 success, 1 failure, 2 wrong usage or configuration, 3 not found or out of range, 4 time out, 5 damaged, 6 refused.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class CommandError(click.ClickException):
 
     def __init__(self, message: str, exit_code: Exit = Exit.FAILURE) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # type: ignore[misc]  # click reads it from the instance as well as from the class
 
 
 def exit_code_of(error: HighwayError) -> Exit:

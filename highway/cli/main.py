@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["highway", "main", "run"]
 
 # Command -> where it is. A command is imported when it is asked for: `highway fetch` shouldn't wait for the broker's
-# modules, nor `highway --help` for anything.
+# modules.
 _COMMANDS = {
     "config": ("highway.cli.config", "config"),
     "fetch": ("highway.cli.fetch", "fetch"),

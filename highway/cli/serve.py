@@ -8,7 +8,6 @@ import click
 
 from highway.config import Overrides, load_settings
 from highway.config.listeners import is_loopback
-from highway.server import daemon
 
 __all__ = ["serve"]
 
@@ -28,6 +27,8 @@ def serve(config_file: Path | None, data_dir: Path | None, listen: str | None, *
 
     Ready when `highway: ready` stands on standard error.
     """
+    from highway.server import daemon  # noqa: PLC0415  --help shouldn't load the broker
+
     settings = load_settings(config_file, overrides=Overrides(data_dir, listen))
     for warning in settings.warnings:
         click.echo(f"highway: warning: {warning}", err=True)

@@ -300,8 +300,8 @@ def json_schema() -> dict[str, Any]:
     """The JSON schema of the file, for editors; defaults stand in it as people write them, with their units."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **ConfigFile.model_json_schema()}
     sections: list[type[Section]] = [ListenerSection, LimitsSection, AuthSection, LogKeys, TopicSection, StorageSection]
-    places: list[tuple[type[Section], dict[str, Any]]] = [(section, schema["$defs"][section.__name__]["properties"]) for section in sections]
-    for section, properties in [*places, (ConfigFile, schema["properties"])]:
+    for section in [ConfigFile, *sections]:
+        properties = (schema if section is ConfigFile else schema["$defs"][section.__name__])["properties"]
         written = section.model_construct().model_dump()
         for key, value in properties.items():
             value.pop("title", None)

@@ -1,0 +1,117 @@
+"""What `pub`, `sub` and `fetch` share: the options for the connection, in mosquitto's letters, and its errors.
+
+MQTT 3.1.1 through aiomqtt. Whatever goes wrong on the way becomes a CommandError with a sentence.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import aiomqtt
+import click
+
+from highway.cli.exits import CommandError, Exit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+__all__ = ["Connection", "connect", "connection_options", "refused_filters"]
+
+# How long one acknowledgement may take. A broker that pauses publishers while its disk is slow is no failure.
+ACK_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the broker."""
+
+    host: str
+    port: int
+    username: str | None
+    password: str | None
+    client_id: str | None
+
+
+def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command` the options of a connection, and pass them as one argument `connection`."""
+
+    @click.option("-h", "--host", default="127.0.0.1", show_default=True, help="Host of the broker.")
+    @click.option("-p", "--port", default=1883, show_default=True, type=click.IntRange(1, 65_535))
+    @click.option("-u", "--username", metavar="NAME", help="User name to log in with.")
+    @click.option("-P", "--password", "ask", is_flag=True, help="Ask for a password, or read it from a line of stdin.")
+    @click.option("-i", "--id", "client_id", metavar="ID", help="Client id; without it, a random one.")
+    @functools.wraps(command)
+    def with_connection(
+        *args: Any, host: str, port: int, username: str | None, ask: bool, client_id: str | None, **options: Any
+    ) -> Any:
+        if ask and username is None:
+            raise click.UsageError("a password without a user name (-u)")
+        password = _ask_password() if ask else None
+        connection = Connection(host, port, username, password, client_id)
+        return command(*args, connection=connection, **options)
+
+    return with_connection
+
+
+def _ask_password() -> str:
+    if sys.stdin.isatty():
+        return str(click.prompt("Password", hide_input=True, err=True))
+    # Byte by byte: what follows the line belongs to whoever reads standard input next.
+    line = bytearray()
+    while (byte := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):
+        line += byte
+    return line.removesuffix(b"\r").decode()
+
+
+@asynccontextmanager
+async def connect(connection: Connection, *, clean_session: bool = True, window: int = 20) -> AsyncIterator[aiomqtt.Client]:
+    """A connected client; CommandError if the broker can't be reached or says no, or if the connection breaks.
+
+    `window` is how many QoS 1 and 2 messages may be on their way at once.
+    """
+    client = aiomqtt.Client(
+        connection.host,
+        connection.port,
+        username=connection.username,
+        password=connection.password,
+        identifier=connection.client_id,
+        clean_session=clean_session,
+        max_inflight_messages=window,
+        timeout=ACK_TIMEOUT_S,
+    )
+    client.pending_calls_threshold = window + 1
+    connected = False
+    try:
+        async with client:
+            connected = True
+            yield client
+    except (aiomqtt.MqttError, ExceptionGroup) as error:
+        raise _explain(error, f"{connection.host}:{connection.port}", connected=connected) from error
+
+
+def _explain(error: Exception, where: str, *, connected: bool) -> Exception:
+    """What to raise for `error`, or for the first error of a task group."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, aiomqtt.exceptions.MqttConnectError):
+        return CommandError(f"{where} refused the connection: {error.rc}", Exit.REFUSED)
+    if not isinstance(error, aiomqtt.MqttError):
+        return error
+    if "timed out" in str(error):
+        return CommandError(f"no answer from {where} within {ACK_TIMEOUT_S:g} s", Exit.TIME_OUT)
+    if connected:
+        return CommandError(f"the connection to {where} broke: {error}")
+    return CommandError(f"no connection to {where}: {error}; is a broker running there?")
+
+
+def refused_filters(granted: Any, filters: list[str]) -> list[str]:
+    """Those of `filters` that the SUBACK in `granted` refuses."""
+    codes = [getattr(code, "value", code) for code in granted]
+    return [topic_filter for topic_filter, code in zip(filters, codes, strict=True) if code >= 0x80]
+
+
