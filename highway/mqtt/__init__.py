@@ -25,6 +25,7 @@ from highway.mqtt.packets import (
     UnsupportedVersionError,
     Will,
     decode_packet,
+    encode_within,
 )
 from highway.mqtt.properties import Properties, PropertyId, decode_properties, encode_properties, property_block
 from highway.mqtt.protocol import MAX_CONNECT_BYTES, MAX_PACKET_BYTES, ServerProtocol
@@ -98,6 +99,7 @@ __all__ = [
     "encode_publish",
     "encode_qos",
     "encode_qos0",
+    "encode_within",
     "filters_intersect",
     "has_wildcard",
     "matches",

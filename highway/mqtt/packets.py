@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, TypeAlias
 
 from highway.errors import MalformedPacketError
 from highway.mqtt.acks import PubackPacket, PubackRun, PubcompPacket, PubrecPacket, PubrelPacket
 from highway.mqtt.connect import ConnackPacket, ConnectPacket, UnsupportedVersionError, Will, read_level
 from highway.mqtt.control import AuthPacket, DisconnectPacket, PingreqPacket, PingrespPacket
+from highway.mqtt.properties import Properties, PropertyId
 from highway.mqtt.publish import PublishRun
 from highway.mqtt.reason_codes import PacketType
 from highway.mqtt.state import FIXED_FLAGS
@@ -41,6 +43,7 @@ __all__ = [
     "Will",
     "decode_body",
     "decode_packet",
+    "encode_within",
 ]
 
 # What `ServerProtocol.receive_data` returns.
@@ -98,6 +101,39 @@ def decode_body(reader: Reader, first_byte: int, version: int) -> Packet:
     It reads and changes nothing else, so that a packet which is here only in part may be tried again and again.
     """
     return _DECODERS[first_byte >> 4](reader, version)
+
+
+def encode_within(
+    packet: AuthPacket
+    | ConnackPacket
+    | DisconnectPacket
+    | PubackPacket
+    | PubcompPacket
+    | PubrecPacket
+    | PubrelPacket
+    | SubackPacket
+    | UnsubackPacket,
+    version: int,
+    max_packet_bytes: int,
+) -> bytes:
+    """`packet` as bytes of at most `max_packet_bytes`, b"" if even its shortest form is longer (5.0 [MQTT-3.1.2-24]).
+
+    The reason string and the user properties are for information, and go first when there is no room: 5.0
+    [MQTT-3.2.2-19], [MQTT-3.2.2-20], [MQTT-3.4.2-2], [MQTT-3.4.2-3], [MQTT-3.5.2-2], [MQTT-3.5.2-3], [MQTT-3.6.2-2],
+    [MQTT-3.6.2-3], [MQTT-3.7.2-2], [MQTT-3.7.2-3], [MQTT-3.9.2-1], [MQTT-3.9.2-2], [MQTT-3.11.2-1], [MQTT-3.11.2-2],
+    [MQTT-3.14.2-3], [MQTT-3.14.2-4], [MQTT-3.15.2-2], [MQTT-3.15.2-3].
+    """
+    encoded = packet.encode(version)
+    if len(encoded) <= max_packet_bytes:
+        return encoded
+    for identifier in (PropertyId.USER_PROPERTY, PropertyId.REASON_STRING):
+        properties = Properties(packet.properties)
+        properties.pop(identifier, None)
+        packet = dataclasses.replace(packet, properties=properties)
+        encoded = packet.encode(version)
+        if len(encoded) <= max_packet_bytes:
+            return encoded
+    return b""
 
 
 def decode_packet(data: bytes, version: int) -> Packet:

@@ -12,7 +12,7 @@ from highway.mqtt.connect import ConnackPacket, ConnectPacket, UnsupportedVersio
 from highway.mqtt.control import AuthPacket, DisconnectPacket
 from highway.mqtt.packets import Event, PubackPacket, PubackRun, decode_body
 from highway.mqtt.publish import PublishReader
-from highway.mqtt.reason_codes import CONNECT_RETURN_CODES, V5, V31, V311, PacketType, ReasonCode
+from highway.mqtt.reason_codes import CONNECT_RETURN_CODES, REASON_CODES, V5, V31, V311, PacketType, ReasonCode
 from highway.mqtt.state import Signal, State, first_byte_error, first_bytes, next_state
 from highway.mqtt.wire import MAX_REMAINING_LENGTH, NeedMoreData, Reader
 
@@ -137,7 +137,11 @@ class ServerProtocol:
             return DisconnectPacket(error.reason_code).encode(V5) if self.version == V5 else b""
         version = self._connect_version
         # Before 5.0 a malformed CONNECT is closed without an answer, unless there is a return code that says just this.
-        if version == V5 or (version and error.reason_code in CONNECT_RETURN_CODES):
+        if version == V5:
+            code = error.reason_code
+            known = code in REASON_CODES[PacketType.CONNACK]
+            return ConnackPacket(reason_code=code if known else ReasonCode.PROTOCOL_ERROR).encode(V5)
+        if version and error.reason_code in CONNECT_RETURN_CODES:
             return ConnackPacket(reason_code=error.reason_code).encode(version)
         return b""
 

@@ -11,8 +11,7 @@ that it was read from.
 from __future__ import annotations
 
 from itertools import chain, repeat
-from typing import NamedTuple
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import MalformedPacketError, MqttError, ProtocolError
 from highway.mqtt.acks import PACKET_IDS, RULE_PACKET_ID, read_packet_id
@@ -324,9 +323,7 @@ def _follow_qos0(data: bytes, position: int, follower: _Follower, payloads: list
         position = end
 
 
-def _follow(
-    data: bytes, position: int, follower: _Follower, packet_ids: list[bytes], payloads: list[bytes]
-) -> int:
+def _follow(data: bytes, position: int, follower: _Follower, packet_ids: list[bytes], payloads: list[bytes]) -> int:
     """Take the packets after `position` that belong to the run; QoS 1 and 2 before 5.0."""
     size = len(data)
     head_length = follower.key_at + len(follower.key)

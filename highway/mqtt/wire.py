@@ -75,7 +75,7 @@ class Reader:
         stop = start + count
         if stop > self.end:
             raise MalformedPacketError(
-                f"the packet ends at byte {self.end}, {stop - self.end} bytes inside a field", position=start
+                f"a field up to byte {stop}, where the packet ends at {self.end}", position=start
             )
         if stop > len(self._data):
             raise NeedMoreData
@@ -89,7 +89,9 @@ class Reader:
     def expect_end(self) -> None:
         """Raise unless every byte of the packet was read."""
         if self.position != self.end:
-            raise MalformedPacketError(f"{self.end - self.position} bytes too many", position=self.position)
+            raise MalformedPacketError(
+                f"the packet ends at byte {self.end}, its fields before that", position=self.position
+            )
 
     def u8(self) -> int:
         return self._data[self._take(1)]
@@ -156,7 +158,7 @@ class Reader:
         start = self.position
         if start + length > self.end:
             raise MalformedPacketError(
-                f"a block of {length} bytes where the packet has {self.end - start} left", position=start
+                f"properties up to byte {start + length}, where the packet ends at {self.end}", position=start
             )
         self.position = start + length
         return Reader(self._data, start, start + length)
