@@ -297,6 +297,7 @@ class Segment:
         None if there is no such frame in this segment; CorruptionError if it is damaged.
         """
         index = self.index
+        self._refuse_damaged(offset)
         for entry in range(max(index.locate(offset), 0), len(index)):
             for position, header, frame in self._frames(index, entry, offset):
                 if header.end_offset > offset:
@@ -306,6 +307,7 @@ class Segment:
     def read_before(self, offset: int) -> RecordBatch | None:
         """Return the frame with the greatest record offset below `offset`; None if the segment starts at or after it."""
         index = self.index
+        self._refuse_damaged(offset - 1)
         entry = index.locate(offset - 1)
         found = None
         if entry >= 0:
@@ -408,6 +410,12 @@ class Segment:
         if not header.extended:
             batch.last_ms = batch.records()[-1][2]  # only the records know
         return batch
+
+    def _refuse_damaged(self, offset: int) -> None:
+        """Raise CorruptionError for an offset that a rebuilt index left out: it is no hole."""
+        for lost in self.damaged:
+            if lost.from_offset <= offset and (lost.to_offset is None or offset < lost.to_offset):
+                raise CorruptionError(str(self.path), lost.position, lost.reason)
 
     def _frames(self, index: SparseIndex, entry: int, offset: int) -> Iterator[tuple[int, FrameHeader, bytes]]:
         """Yield (position, header, all bytes) of an entry's frames.

@@ -118,7 +118,7 @@ def test_two_damaged_frames_side_by_side():
 
 
 def test_magic_across_two_reads_is_found():
-    content = b"\0" * (256 * 1024 - 1) + frame(0)
+    content = b"\0" * (1024 * 1024) + frame(0)  # the hunt starts at 1 and reads 1 MiB at once
     result = walk(content).scan(resync=True)
     assert (result.frames, result.end_position) == (1, len(content))
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import random
 import threading
 from pathlib import Path
@@ -411,7 +410,8 @@ def test_a_tear_at_every_byte_keeps_every_whole_frame_and_nothing_else(kind):
     rng = random.Random(7)
     for length in range(SEGMENT_HEADER_BYTES, len(content)):
         torn = content[:length] + behind_the_tear(kind, content, length, rng)
-        same = len(os.path.commonprefix([content, torn]))  # what is behind the tear may happen to be what was there
+        # What is behind the tear may happen to be what was there.
+        same = next((at for at in range(length, len(torn)) if torn[at] != content[at]), len(torn))
         valid_length, next_offset, written = [state for state in states if state[0] <= same][-1]
         path, files = reopened(torn)
         segment, result = Segment.open_active(path, files)
@@ -510,6 +510,11 @@ def test_a_flipped_byte_of_a_segment_costs_one_frame_and_says_which(with_index):
         }
         assert reported == lost
         assert len(lost) <= 3
+        for offset in lost:
+            with pytest.raises(CorruptionError):
+                segment.read_at(offset)
+            with pytest.raises(CorruptionError):
+                segment.read_before(offset + 1)
 
 
 def test_a_flipped_byte_of_an_index_costs_nothing():
@@ -528,7 +533,8 @@ def test_an_index_that_does_not_belong_is_not_used(kind):
         index = b""
     elif kind == "other segment":
         other = create(Descriptors(SimulatedFileSystem()), salt=77)
-        fill(other, 6)
+        append(other, [b"x" * (len(content) - SEGMENT_HEADER_BYTES - FRAME_HEADER_BYTES - 15)])
+        assert other.length == len(content)
         index = IndexFile(other.header.encode(), other.index).encode()
     else:
         path, files = reopened(content[:-100])
@@ -536,7 +542,9 @@ def test_an_index_that_does_not_belong_is_not_used(kind):
         shorter.cut_tail()
         index = IndexFile(shorter.header.encode(), shorter.index).encode()
     path, files = reopened(content, index)
-    assert read_all(Segment.open_sealed(path, files)) == written
+    segment = Segment.open_sealed(path, files)
+    assert read_all(segment) == written
+    assert segment.index.records == len(written)
 
 
 def test_damage_in_the_index_rebuild_is_kept_for_the_report():
