@@ -23,10 +23,11 @@ from highway.storage.records import decode_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["DamagedRange", "FrameWalk", "ScanResult", "Window"]
+__all__ = ["DamagedRange", "FrameWalk", "ScanResult", "Window", "region_frames"]
 
 _WINDOW_BYTES = 256 * 1024
 _HUNT_BYTES = 1024 * 1024
+_BLOCK_BYTES = 4096  # what a disk can't read it mostly can't read in units of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Window:
     __slots__ = ("_data", "_read", "_start", "length")
 
     def __init__(self, read: Callable[[int, int], bytes], length: int) -> None:
-        """`read(length, position)` is pread."""
+        """`read(length, position)` is pread, with CorruptionError for what the disk can't read."""
         self._read = read
         self.length = length
         self._start = 0
@@ -79,10 +80,28 @@ class Window:
         if at < 0 or at + length > len(self._data):
             if length > _WINDOW_BYTES:
                 return self._read(length, position)
-            self._data = self._read(min(_WINDOW_BYTES, self.length - position), position)
+            try:
+                self._data = self._read(min(_WINDOW_BYTES, self.length - position), position)
+            except CorruptionError:  # the disk can't read some of it: perhaps only bytes that nobody asked for
+                return self._read(length, position)
             self._start = position
             at = 0
         return self._data[at : at + length]
+
+    def salvage(self, position: int, length: int) -> bytes:
+        """Return what `peek` does, with zeros for the blocks that the disk can't read: no frame is in zeros."""
+        try:
+            return self.peek(position, length)
+        except CorruptionError:
+            end = min(position + length, self.length)
+            starts = [position, *range(position - position % _BLOCK_BYTES + _BLOCK_BYTES, end, _BLOCK_BYTES)]
+            return b"".join(self._block(at, stop - at) for at, stop in zip(starts, [*starts[1:], end], strict=True))
+
+    def _block(self, position: int, length: int) -> bytes:
+        try:
+            return self._read(length, position)
+        except CorruptionError:
+            return bytes(length)
 
 
 class FrameWalk:
@@ -209,8 +228,8 @@ class FrameWalk:
 
     def _trusted_header(self, position: int) -> FrameHeader | None:
         """Return the header at `position` if its own checksum proves it, whatever its payload looks like."""
-        head = self._window.peek(position, FRAME_HEADER_BYTES)
         try:
+            head = self._window.peek(position, FRAME_HEADER_BYTES)
             header = parse_frame_header(head, self._salt, path=self._path, position=position)
         except CorruptionError:
             return None
@@ -220,12 +239,38 @@ class FrameWalk:
         """Yield every position from `position` on where a frame with a checksum of its header could start."""
         last = self._window.length - FRAME_HEADER_BYTES
         while position <= last:
-            data = self._window.peek(position, _HUNT_BYTES)
+            data = self._window.salvage(position, _HUNT_BYTES)
             at = data.find(FRAME_MAGIC)
             while at >= 0:
                 yield position + at
                 at = data.find(FRAME_MAGIC, at + 1)
             position += max(1, len(data) - 1)  # a magic may lie across two reads
+
+
+def region_frames(
+    region: bytes, start: int, salt: int, *, next_offset: int, offset: int, path: str
+) -> Iterator[tuple[int, FrameHeader, bytes]]:
+    """Yield (position, header, all bytes) of the frames in `region`, which stands at `start` in the file.
+
+    Only headers are checked. CorruptionError at a damaged one, unless a good one behind it shows that `offset`, which
+    the caller is looking for, comes later.
+    """
+    at = 0
+    while at < len(region):
+        try:
+            head = region[at : at + FRAME_HEADER_BYTES]
+            header = parse_frame_header(head, salt, path=path, position=start + at)
+        except CorruptionError as error:
+            window = Window(lambda length, position: region[position : position + length], len(region))
+            damage, found = FrameWalk(window, salt, position=at, next_offset=next_offset, path=path).skip_damage(
+                error.reason
+            )
+            if found is None or found.base_offset > offset:
+                raise
+            at, header = damage.end_position, found
+        yield start + at, header, region[at : at + header.frame_length]
+        at += header.frame_length
+        next_offset = header.end_offset
 
 
 def _with_times(header: FrameHeader, data: bytes, path: str) -> FrameHeader:

@@ -35,7 +35,7 @@ from highway.storage.format import (
 )
 from highway.storage.index import IndexFile, SparseIndex
 from highway.storage.records import RecordBatch
-from highway.storage.scan import DamagedRange, FrameWalk, ScanResult, Window
+from highway.storage.scan import DamagedRange, FrameWalk, ScanResult, Window, region_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -339,10 +339,10 @@ class Segment:
         """Return what is lost where a CorruptionError said there is damage: the range, and the next good offset."""
         index = self.index
         entry = index.locate_position(position)
-        start = index.region(entry)[0] if entry >= 0 else SEGMENT_HEADER_BYTES
+        start, end = index.region(entry) if entry >= 0 else (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES)
         walk = self._walk(self._end(), start, index.offset_of(entry) if entry >= 0 else self.base_offset)
         try:
-            while walk.position <= position and walk.step() is not None:
+            while walk.position < max(end, position + 1) and walk.step() is not None:
                 pass
         except CorruptionError as error:
             return walk.skip_damage(error.reason)[0]
@@ -418,29 +418,13 @@ class Segment:
                 raise CorruptionError(str(self.path), lost.position, lost.reason)
 
     def _frames(self, index: SparseIndex, entry: int, offset: int) -> Iterator[tuple[int, FrameHeader, bytes]]:
-        """Yield (position, header, all bytes) of an entry's frames.
-
-        CorruptionError at a damaged header, unless a good one behind it shows that `offset` comes later.
-        """
-        salt = self.header.salt
+        """Yield (position, header, all bytes) of an entry's frames; see `region_frames`."""
         start, end = index.region(entry)
-        region = self._pread(end - start, start)
-        at = 0
-        expected = index.offset_of(entry)
-        while at < end - start:
-            try:
-                header = parse_frame_header(
-                    region[at : at + FRAME_HEADER_BYTES], salt, path=str(self.path), position=start + at
-                )
-            except CorruptionError as error:
-                walk = FrameWalk(_window_of(region), salt, position=at, next_offset=expected, path=str(self.path))
-                damage, found = walk.skip_damage(error.reason)
-                if found is None or found.base_offset > offset:
-                    raise
-                at, header = damage.end_position, found
-            yield start + at, header, region[at : at + header.frame_length]
-            at += header.frame_length
-            expected = header.end_offset
+        region = Window(self._pread, end).salvage(start, end - start)
+        salt = self.header.salt
+        return region_frames(
+            region, start, salt, next_offset=index.offset_of(entry), offset=offset, path=str(self.path)
+        )
 
     def _walk(self, length: int, position: int, next_offset: int, *, verify: bool = True) -> FrameWalk:
         header = self.header
@@ -493,7 +477,3 @@ class Segment:
             return None  # whatever is wrong with it, the segment itself says the same
         finally:
             filesystem.close(fd)
-
-
-def _window_of(data: bytes) -> Window:
-    return Window(lambda length, position: data[position : position + length], len(data))

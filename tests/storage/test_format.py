@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import pytest
@@ -7,7 +8,7 @@ import zstandard
 from crc32c import crc32c
 from hypothesis import given, strategies as st
 
-from highway.errors import CorruptionError, DataDirectoryError, StorageError
+from highway.errors import CorruptionError, DataDirectoryError
 from highway.storage.format import (
     CODEC_NONE,
     CODEC_ZSTD,
@@ -280,7 +281,5 @@ def test_a_frame_of_nothing_is_not_written(data):
 @given(st.binary(max_size=120), st.integers(0, 60))
 def test_arbitrary_bytes_never_raise_anything_else(noise, at):
     good = frame()
-    try:
-        decode_frame(good[:at] + noise, SALT)
-    except StorageError as error:
-        assert isinstance(error, CorruptionError)
+    with contextlib.suppress(CorruptionError):
+        assert decode_frame(good[:at] + noise, SALT)[1] == DATA

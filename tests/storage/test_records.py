@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import struct
 from itertools import chain
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from highway.errors import CorruptionError, StorageError
+from highway.errors import CorruptionError
 from highway.storage.records import (
     FLAG_PROPERTIES,
     FLAG_RETAIN,
@@ -69,7 +70,8 @@ def test_a_run_is_encoded_as_its_records_one_by_one(payloads):
     heads = RecordHeads(b"highway/A1/telemetry", 1, 7)
     one_by_one = encode_records([(b"highway/A1/telemetry", 1, 7, b"", payload) for payload in payloads])
     assert heads.encode(payloads) == one_by_one
-    assert b"".join(chain.from_iterable(zip(map(heads.__getitem__, map(len, payloads)), payloads))) == one_by_one
+    pairs = zip(map(heads.__getitem__, map(len, payloads)), payloads, strict=True)
+    assert b"".join(chain.from_iterable(pairs)) == one_by_one
 
 
 def test_the_largest_topic_and_properties():
@@ -150,10 +152,9 @@ def test_damage_is_a_corruption_error(data):
 def test_arbitrary_bytes_never_raise_anything_else(written, noise, data):
     good = encode_records(written) + version_2(b"k", 1, b"")
     at = data.draw(st.integers(0, len(good)))
-    try:
-        decode_records(good[:at] + noise + good[at + len(noise) :], len(written) + 1, 0, 0)
-    except StorageError as error:
-        assert isinstance(error, CorruptionError)
+    count = len(written) + 1
+    with contextlib.suppress(CorruptionError):
+        assert len(decode_records(good[:at] + noise + good[at + len(noise) :], count, 0, 0)) == count
 
 
 def test_a_batch_decodes_once_and_finds_records_by_offset():
@@ -167,5 +168,5 @@ def test_a_batch_decodes_once_and_finds_records_by_offset():
 
 
 def test_a_batch_whose_count_is_wrong_says_where():
-    with pytest.raises(CorruptionError, match="offset 100.*expected 2 records, got 1"):
+    with pytest.raises(CorruptionError, match=r"offset 100.*expected 2 records, got 1"):
         RecordBatch(100, 2, 0, 0, RecordHeads(b"t", 1, 5).encode([b"x"])).records()

@@ -339,10 +339,47 @@ def test_a_passing_read_error_is_passed_over_and_a_lasting_one_is_corruption(fil
     written = fill(segment, 2)
     fs.errors = 1
     assert segment.read_at(BASE).records()[0][5] == written[BASE]
-    fs.errors = 2
-    with pytest.raises(CorruptionError, match="can't read it"):
+    fs.errors = 20
+    with pytest.raises(CorruptionError):
         segment.read_at(BASE)
+    with pytest.raises(CorruptionError, match="can't read it"):
+        segment.read_frame(SEGMENT_HEADER_BYTES)
+    fs.errors = 0
     assert read_all(segment) == written
+
+
+class BadSectors(SimulatedFileSystem):
+    """A disk that can't read one range of the segment any more."""
+
+    bad = range(0)
+
+    def pread(self, fd, length, position):
+        wanted = range(position, min(position + length, self.size(fd)))
+        if max(wanted.start, self.bad.start) < min(wanted.stop, self.bad.stop):
+            raise OSError(5, "Input/output error")
+        return super().pread(fd, length, position)
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_bad_sectors_cost_the_frames_on_them(with_index):
+    fs = BadSectors()
+    segment = create(Descriptors(fs))
+    written = {}
+    for number in range(120):
+        written[segment.next_offset] = b"%d" % number * 300
+        append(segment, [written[segment.next_offset]])
+    segment.seal()
+    if not with_index:
+        fs.unlink(segment.path.with_suffix(INDEX_SUFFIX))
+    for start in (4096, 8192, 40_960):
+        fs.bad = range(start, start + 4096)
+        again = Segment.open_sealed(segment.path, Descriptors(fs))
+        found = read_all(again)
+        result = again.verify()
+        (lost,) = result.damaged
+        assert sorted(written.keys() - found.keys()) == list(range(lost.from_offset, lost.to_offset))
+        assert 4 <= len(written) - len(found) <= 20
+        assert found.items() <= written.items()
 
 
 def test_readers_and_the_writer_at_the_same_time(tmp_path):
