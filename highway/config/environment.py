@@ -53,7 +53,9 @@ def _descend(document: Document, words: list[str], mark: Mark) -> tuple[KeyPath,
         part: str | int = word
         if isinstance(here, list):
             if not word.isdecimal() or int(word) >= len(here):
-                document.add((*path, word), f"a number from 0 to {len(here) - 1} is wanted instead of {word.upper()}", mark)
+                document.add(
+                    (*path, word), f"a number from 0 to {len(here) - 1} is wanted instead of {word.upper()}", mark
+                )
                 return path, None
             part = int(word)
         elif not isinstance(here, dict):

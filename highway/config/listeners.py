@@ -29,7 +29,9 @@ def check_listeners(document: Document, tree: dict[str, Any]) -> None:
             continue
         if port and (host, port) in seen:
             first = document.key_mark_of(seen[host, port])
-            document.add(path, f"{host} port {port} is already taken by the listener at {first}", document.key_mark_of(path))
+            document.add(
+                path, f"{host} port {port} is already taken by the listener at {first}", document.key_mark_of(path)
+            )
         seen.setdefault((host, port), path)
         if anonymous and not is_loopback(host) and tree.get("insecure") is not True:
             where = (*path, "bind") if "bind" in listener else path

@@ -108,7 +108,7 @@ class Duration(_Unit):
 class Size(_Unit):
     """An int of bytes, written as `64MiB` or `10GB`."""
 
-    pattern = "[0-9]{1,15} ?(B|[kMGT]B|[KMGT]iB)"
+    pattern = "[0-9]{1,19} ?(B|[kMGT]B|[KMGT]iB)"
 
     def parse(self, value: object) -> int:
         return parse_size(value)
@@ -300,7 +300,8 @@ def json_schema() -> dict[str, Any]:
     """The JSON schema of the file, for editors; defaults stand in it as people write them, with their units."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **ConfigFile.model_json_schema()}
     sections: list[type[Section]] = [ListenerSection, LimitsSection, AuthSection, LogKeys, TopicSection, StorageSection]
-    for section in [ConfigFile, *sections]:
+    sections.append(ConfigFile)
+    for section in sections:
         properties = (schema if section is ConfigFile else schema["$defs"][section.__name__])["properties"]
         written = section.model_construct().model_dump()
         for key, value in properties.items():

@@ -29,7 +29,7 @@ _SIZE_UNITS = {
 
 _DURATION = re.compile(r"(?:\d{1,12}(?:ms|[smhd]))+", re.ASCII)
 _DURATION_PART = re.compile(r"(\d+)(ms|[smhd])", re.ASCII)
-_SIZE = re.compile(r"(\d{1,15}) ?([A-Za-z]{1,3})", re.ASCII)
+_SIZE = re.compile(r"(\d{1,19}) ?([A-Za-z]{1,3})", re.ASCII)
 _NUMBER = re.compile(r"-?\d[\d_]*(\.\d+)?", re.ASCII)
 _CLOCK = re.compile(r"\d+(:\d{2}){1,2}", re.ASCII)
 

@@ -80,7 +80,7 @@ def load_yaml(text: str, file: str, root: KeyPath = ()) -> Document:
     shifts: Counter[int] = Counter()
     for _ in range(MAX_REPAIRS):
         try:
-            events = list(yaml.parse(text, Loader=yaml.SafeLoader))
+            events = _parse(text)
         except yaml.YAMLError as error:
             repair = diagnose(text, error)
             mark = Mark(file, repair.line, repair.column - shifts[repair.line])
@@ -136,12 +136,12 @@ class _Builder:
                     return
             elif not isinstance(event, yaml.StreamStartEvent | yaml.StreamEndEvent | yaml.DocumentEndEvent):
                 self._document.marks[root] = self._mark(event)
-                self._document.value = self._value(event, events, root, 0)
+                self._document.value = self._value(event, events, root)
         if not documents:
             self._document.marks[root] = Mark(self._file, 1, 1)
             self._document.add(root, "the file is empty, or holds only comments")
 
-    def _value(self, event: yaml.Event, events: Iterator[yaml.Event], path: KeyPath, depth: int) -> Value:
+    def _value(self, event: yaml.Event, events: Iterator[yaml.Event], path: KeyPath) -> Value:
         self._document.marks.setdefault(path, self._mark(event))
         if isinstance(event, yaml.AliasEvent):
             self._problem(event, path, f"'*' starts a YAML alias, which isn't used here; quote it: \"*{event.anchor}\"")
@@ -149,23 +149,19 @@ class _Builder:
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event, path)
         self._refuse_properties(event, path)
-        if depth >= MAX_DEPTH:
-            self._problem(event, path, f"nested more than {MAX_DEPTH} levels deep")
-            _skip(event, events)
-            return None
         if isinstance(event, yaml.SequenceStartEvent):
-            return self._sequence(events, path, depth)
-        return self._mapping(events, path, depth)
+            return self._sequence(events, path)
+        return self._mapping(events, path)
 
-    def _sequence(self, events: Iterator[yaml.Event], path: KeyPath, depth: int) -> list[Any]:
+    def _sequence(self, events: Iterator[yaml.Event], path: KeyPath) -> list[Any]:
         items: list[Any] = []
         for event in events:
             if isinstance(event, yaml.SequenceEndEvent):
                 break
-            items.append(self._value(event, events, (*path, len(items)), depth + 1))
+            items.append(self._value(event, events, (*path, len(items))))
         return items
 
-    def _mapping(self, events: Iterator[yaml.Event], path: KeyPath, depth: int) -> dict[str, Any]:
+    def _mapping(self, events: Iterator[yaml.Event], path: KeyPath) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for event in events:
             if isinstance(event, yaml.MappingEndEvent):
@@ -182,7 +178,7 @@ class _Builder:
                 _skip(next(events), events)
                 continue
             self._document.key_marks[child] = self._mark(event)
-            mapping[key] = self._value(next(events), events, child, depth + 1)
+            mapping[key] = self._value(next(events), events, child)
         return mapping
 
     def _key(self, event: yaml.Event, path: KeyPath) -> str | None:
@@ -242,6 +238,23 @@ def _position(event: yaml.Event) -> tuple[int, int]:
     """Line and column of `event`, from 0. Its type allows an event without a place; the parser makes none."""
     mark = event.start_mark
     return (mark.line, mark.column) if mark is not None else (0, 0)
+
+
+def _parse(text: str) -> list[yaml.Event]:
+    """The events of `text`. Stops at MAX_DEPTH, where PyYAML would go on in quadratic time."""
+    events: list[yaml.Event] = []
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        events.append(event)
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                problem = f"nested more than {MAX_DEPTH} levels deep"
+                mark: Any = event.start_mark  # the stubs mix in the marks of the C parser, which isn't used
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return events
 
 
 def _skip(event: yaml.Event, events: Iterator[yaml.Event]) -> None:
