@@ -52,7 +52,7 @@ _SWITCH_WORDS = {"on": "true", "yes": "true", "y": "true", "off": "false", "no":
 
 def add_model_problems(document: Document, error: ValidationError) -> None:
     """Add everything in `error` to the problems of `document`, but what is already explained there."""
-    explained = {problem.path for problem in document.problems}
+    explained = {problem.path for problem in document.problems if problem.mark == document.mark_of(problem.path)}
     for detail in error.errors(include_url=False):
         path: KeyPath = tuple(part for part in detail["loc"] if part != "[key]")
         if path not in explained:

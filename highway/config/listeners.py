@@ -34,7 +34,9 @@ def check_listeners(document: Document, tree: dict[str, Any]) -> None:
             )
         seen.setdefault((host, port), path)
         if anonymous and not is_loopback(host) and tree.get("insecure") is not True:
-            where = (*path, "bind") if "bind" in listener else path
+            where: KeyPath = (*path, "bind") if "bind" in listener else path
+            if any(problem.path == where for problem in document.problems):
+                continue
             document.add(
                 where,
                 f"{host} is open to the network, and anybody may connect without a password; listen on 127.0.0.1, "

@@ -67,13 +67,14 @@ def load_settings(
     _apply_overrides(reading, overrides or Overrides())
     _include_topics(reading)
     tree: dict[str, Any] = reading.document.value  # type: ignore[assignment]  # _read_file made sure
-    reading.warnings += check_topic_entries(reading.document, tree.get("topics"), unmatched=tree.get("unmatched"))
-    check_listeners(reading.document, tree)
+    model = ConfigFile()
     try:
         model = ConfigFile.model_validate(tree)
     except ValidationError as error:
         add_model_problems(reading.document, error)
-        model = ConfigFile()
+    # These look at the tree and not at the model, so that a fault elsewhere doesn't hide theirs.
+    check_listeners(reading.document, tree)
+    reading.warnings += check_topic_entries(reading.document, tree.get("topics"), unmatched=tree.get("unmatched"))
     reading.fail_if_wrong()
     return to_settings(model, reading.document, reading.folder, reading.warnings)
 

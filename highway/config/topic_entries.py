@@ -22,7 +22,7 @@ __all__ = ["OTHER_FILTER", "OTHER_LOG", "Coverage", "check_topic_entries", "log_
 OTHER_LOG = "other"
 OTHER_FILTER = "#"
 
-_NOT_IN_NAMES = re.compile(r"[^a-z0-9_-]+")
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9_]+")
 _MAX_NAME = 64
 
 

@@ -1,0 +1,80 @@
+"""Who can reach the broker, and who may come in."""
+
+from __future__ import annotations
+
+import pytest
+
+from highway.config.listeners import is_loopback, parse_address
+from highway.config.loading import load_settings
+from highway.errors import ConfigError
+
+OPEN = "is open to the network, and anybody may connect without a password"
+
+
+def problems(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    try:
+        load_settings(path, environ={})
+    except ConfigError as error:
+        return [line.replace(str(path), "c.yaml") for line in error.problems]
+    return []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "LOCALHOST"])
+def test_loopback(host, tmp_path):
+    assert is_loopback(host)
+    assert problems(tmp_path, f'listeners: {{l: {{bind: "{host}"}}}}\n') == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "broker.example", "off", "127.0.0.1.example"])
+def test_open_listener_without_passwords_is_refused_unless_meant(host, tmp_path):
+    text = f'listeners: {{l: {{bind: "{host}"}}}}\n'
+    (problem,) = problems(tmp_path, text)
+    assert problem.startswith("c.yaml:1:23: listeners.l.bind: ")
+    assert OPEN in problem
+    assert problems(tmp_path, text + "insecure: true\n") == []
+    assert len(problems(tmp_path, text + "insecure: false\n")) == 1
+    assert len(problems(tmp_path, text + 'insecure: "true"\n')) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["auth: {}\n", "auth: {anonymous: false}\n"]
+)
+def test_auth_without_anonymous_means_no_and_there_is_no_other_way_in_yet(text, tmp_path):
+    (problem,) = problems(tmp_path, text)
+    assert problem.startswith("c.yaml:1:")
+    assert "nobody could connect" in problem
+
+
+@pytest.mark.parametrize("key", ["acls: []", "alow_anonymous: true", "anonymous: off", 'anonymous: "false"', "anonymous:"])
+def test_mistake_in_the_security_section_never_leaves_the_door_open(key, tmp_path):
+    (problem,) = problems(tmp_path, f"auth:\n  {key}\n")
+    assert problem.startswith("c.yaml:2:")
+
+
+def test_two_listeners_on_one_address(tmp_path):
+    text = "listeners:\n  a: {port: 1884}\n  b: {bind: 127.0.0.1, port: 1884}\n  c: {bind: '::1', port: 1884}\n"
+    assert problems(tmp_path, text) == [
+        "c.yaml:3:3: listeners.b: 127.0.0.1 port 1884 is already taken by the listener at c.yaml:2:3"
+    ]
+    assert problems(tmp_path, "listeners: {a: {port: 0}, b: {port: 0}}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:1883", ("127.0.0.1", 1883)),
+        ("localhost:0", ("localhost", 0)),
+        ("[::1]:1884", ("::1", 1884)),
+        ("::1:1884", None),
+        ("1883", None),
+        (":1883", None),
+        ("host:", None),
+        ("host:65536", None),
+        ("host:-1", None),
+        ("host:१", None),
+    ],
+)
+def test_address_of_the_command_line(text, address):
+    assert parse_address(text) == address
