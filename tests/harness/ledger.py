@@ -61,7 +61,7 @@ class Ledger:
         """Hold all records of a log against what was sent to its topics; returns how many acked ones are missing.
 
         Nothing acked may be missing, but with `may_lose_after` (monotonic) what was acked after it, and then only the
-        last of what was sent before the crash. What wasn't acked may be there or not, and once at most.
+        last of what the topic was sent. What wasn't acked may be there or not, and once at most.
         """
         self.add_seen(log, records)
         offsets = [record.offset for record in records]
@@ -86,7 +86,9 @@ class Ledger:
         if may_lose_after is None:
             assert not lost, f"{topic}: {len(lost)} acked messages missing, the first is number {lost[0][0]}"
             return 0
+        last = max(stored, default=-1)
         for number, message in lost:
+            assert number > last, f"{topic}: number {number} is missing although a later one survived"
             assert message.acked_at is not None
             early = may_lose_after - message.acked_at
             assert early <= 0, f"{topic}: number {number} was acked {early:.3f} s before the window, and is missing"
