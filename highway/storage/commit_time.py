@@ -49,6 +49,10 @@ class CommitTime:
             return wall_ms
         return self._suspect(wall_ms, monotonic, expected_ms)
 
+    def monotonic_ms(self) -> int:
+        """Return milliseconds that only grow: to measure how long something took."""
+        return int(self._clock.monotonic() * 1000)
+
     def _suspect(self, wall_ms: int, monotonic: float, expected_ms: int) -> int:
         if self.settled or self._suspect_since is None:
             self.settled = False

@@ -167,6 +167,11 @@ class Journal:
             not self._stuck and self.wanted_written <= self._written and self.wanted_synced <= self._synced
         )
 
+    @property
+    def stuck(self) -> bool:
+        """Return whether a full disk holds up what was drained."""
+        return bool(self._stuck)
+
     def _run(self) -> None:
         while not self._stopping:
             self._sleeping = True

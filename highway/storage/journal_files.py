@@ -69,10 +69,17 @@ class JournalFiles:
     def recycle(self, below: int) -> None:
         """Take the files with a sequence below `below`: nobody needs their frames. All but a few are deleted."""
         with self._lock:
-            old = [path for sequence, path in list_journal(self._filesystem, self._directory) if sequence < below]
-            self._free = old[-_MAX_SPARE_FILES:]
-            for path in old[:-_MAX_SPARE_FILES]:
+            files = list_journal(self._filesystem, self._directory)
+            old = [path for sequence, path in files if sequence < below and path not in self._free]
+            self._free += old
+            surplus, self._free = self._free[:-_MAX_SPARE_FILES], self._free[-_MAX_SPARE_FILES:]
+            for path in surplus:
                 self._filesystem.unlink(path)
+
+    def adopt(self, unused: list[Path]) -> None:
+        """Take files that were made ready in a former life and never written to."""
+        with self._lock:
+            self._free += unused
 
     def prepare(self, sequence: int) -> None:
         """Make the file `sequence` ready; OSError leaves everything as it was."""

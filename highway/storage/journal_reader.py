@@ -84,7 +84,7 @@ def scan_journal(
     next_entry: int,
     durable_position: int,
 ) -> JournalScan:
-    """Return what stands in the journal from `start_position` on, where frame `next_frame` is expected.
+    """Return what stands in the journal from `start_position` on, where frame `next_frame` is expected (-1: any).
 
     `durable_position` is what a checkpoint says was synced. Nothing is changed.
     """
@@ -165,6 +165,8 @@ def _scan_file(
 
 def _judge(scan: JournalScan, found: list[FoundFrame], durable_position: int, directory: Path) -> None:
     """Walk the frames in order and decide at each missing one: the end, a torn tail, or corruption."""
+    if scan.next_frame < 0 and found:
+        scan.next_frame = found[0].header.sequence  # nobody knows: a rebuild takes what is there
     for index, frame in enumerate(found):
         if frame.header.sequence < scan.next_frame:
             continue

@@ -63,9 +63,7 @@ class Meta:
             self._values[key] = value
 
 
-def write_snapshot(
-    filesystem: FileSystem, directory: Path, items: Iterable[tuple[bytes, bytes]], entry: int
-) -> None:
+def write_snapshot(filesystem: FileSystem, directory: Path, items: Iterable[tuple[bytes, bytes]], entry: int) -> None:
     """Make a durable snapshot of everything before journal entry `entry`, then forget all but the newest two."""
     parts = [b""]
     count = 0

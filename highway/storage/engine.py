@@ -1,0 +1,374 @@
+"""Storage: the data directory as the broker sees it.
+
+Threads: the loop thread calls every method here and on Log and Meta, and runs every callback. The journal thread and
+two pool threads work behind it and post what they have done. With `threads=False` nothing runs by itself: `settle()`
+does what is wanted, in the caller, in a fixed order; that is for tests.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from highway.clock import Clock
+from highway.errors import DataDirectoryError, StorageError
+from highway.storage.cache import BatchCache
+from highway.storage.checkpoint import LogState
+from highway.storage.checkpointer import Checkpointer
+from highway.storage.commit import Committer
+from highway.storage.commit_time import CommitTime
+from highway.storage.descriptors import Descriptors
+from highway.storage.filesystem import FileSystem, OsFileSystem
+from highway.storage.journal import VERIFY_CACHE, VERIFY_DIRECT, VERIFY_OFF, Journal
+from highway.storage.journal_files import JournalFiles
+from highway.storage.journal_format import encode_log, split_position
+from highway.storage.layout import Layout, check_format, lock_directory
+from highway.storage.log import Log
+from highway.storage.log_recovery import RecoveredLog
+from highway.storage.log_writer import LogWriter
+from highway.storage.meta import Meta
+from highway.storage.pool import Mailbox, Pool, Scheduler
+from highway.storage.recovery import Recovered, recover
+from highway.storage.report import RecoveryReport
+from highway.storage.retention import Reaper
+from highway.storage.settings import Durability, LogSettings, StorageSettings
+
+__all__ = ["Storage"]
+
+_POOL_THREADS = 2
+_PUT_FLUSH_MS = 100  # a FAST put is in memory only so long at most
+_PUT_SYNC_MS = 1000
+_CLOSE_PATIENCE_S = 60.0  # without any progress: a disk that answers no more must not keep the process alive for ever
+_VERIFY = {"off": VERIFY_OFF, "cache": VERIFY_CACHE, "direct": VERIFY_DIRECT}
+
+_logger = logging.getLogger(__name__)
+
+
+class Storage:
+    """See the module's text; `open` makes one."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        layout: Layout,
+        lock: int,
+        files: Descriptors,
+        recovered: Recovered,
+        scheduler: Scheduler,
+        clock: Clock,
+        settings: StorageSettings,
+        configured: Sequence[LogSettings],
+        *,
+        threads: bool,
+    ) -> None:
+        self.settings = settings
+        self.report: RecoveryReport = recovered.report
+        self.meta: Meta = recovered.meta
+        self.logs: dict[str, Log] = {}
+        self.closed = False
+        self._filesystem = filesystem
+        self._layout = layout
+        self._lock = lock
+        self._files = files
+        self._scheduler = scheduler
+        self._threads = threads
+        self._mailbox = Mailbox(scheduler, inline=not threads)
+        self._pool = Pool(self._mailbox, _POOL_THREADS if threads else 0)
+        self._cache = BatchCache(settings.cache_bytes)
+        self._time = CommitTime(clock, recovered.last_known_ms)
+        flush_bytes = min([log.flush_bytes for log in configured], default=LogSettings("").flush_bytes)
+        self._committer = Committer(scheduler, recovered.meta, recovered.start.next_entry, flush_bytes)
+        self._committer.on_committed = self._committed
+        self._committer.meta_first_entry = recovered.meta_first_entry
+        self._committer.seed_frames(recovered.frames)
+        self._journal_files = JournalFiles(filesystem, layout.journal, settings.journal_file_bytes, clock)
+        self._journal_files.adopt(recovered.unused_files)
+        self._journal_files.recycle(split_position(recovered.older_position)[0])
+        self._journal = Journal(
+            filesystem,
+            self._journal_files,
+            recovered.start,
+            file_bytes=settings.journal_file_bytes,
+            sync_bytes=min([log.sync_bytes for log in configured], default=LogSettings("").sync_bytes),
+            post=lambda commit: self._mailbox.post(self._committer.on_commit, commit),
+            request_spare=self._prepare_spare,
+        )
+        self._committer.journal = self._journal
+        self._committer.end_position = self._journal.start_position
+        self._committer.end_frame = recovered.start.frame_sequence
+        self._checkpointer = Checkpointer(
+            filesystem,
+            layout.meta,
+            recovered.slots,
+            self._journal_files,
+            self._committer,
+            self._pool,
+            scheduler,
+            clock,
+            settings,
+        )
+        self._checkpointer.snapshot_entry = recovered.meta_entry
+        self._checkpointer.logs = self.logs.values()
+        self._checkpointer.start_at(self._journal.start_position)
+        self._reaper = Reaper(filesystem, self._pool, self._checkpointer, self._time, settings.max_bytes)
+        self._reaper.logs = self.logs.values()
+        self._next_log_id = max(recovered.logs, default=0) + 1
+        self._take_logs(recovered, configured)
+        self._update_verify()
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        logs: Sequence[LogSettings],
+        *,
+        scheduler: Scheduler,
+        clock: Clock,
+        filesystem: FileSystem | None = None,
+        settings: StorageSettings | None = None,
+        rebuild: bool = False,
+        threads: bool = True,
+    ) -> Storage:
+        """Return the storage of a data directory, created or recovered; everything in it that survived is visible.
+
+        DataDirectoryError: in use, of a newer format, not writable, or without a readable checkpoint. CorruptionError:
+        something is damaged and a log has `on_corruption: refuse`. Damage is otherwise in `report`.
+        """
+        filesystem = filesystem or OsFileSystem()
+        started = clock.monotonic()
+        layout = Layout(directory)
+        lock = lock_directory(filesystem, layout, clock)
+        files = Descriptors(filesystem)
+        try:
+            check_format(filesystem, layout)
+            recovered = recover(filesystem, layout, logs, files, clock.now_ms(), rebuild=rebuild)
+            storage = cls(
+                filesystem,
+                layout,
+                lock,
+                files,
+                recovered,
+                scheduler,
+                clock,
+                settings or StorageSettings(),
+                logs,
+                threads=threads,
+            )
+            storage._start(recovered)
+        except OSError as error:
+            files.close()
+            filesystem.close(lock)
+            raise DataDirectoryError(f"{directory} can't be opened: {error}", "check the disk, owner and mode") from error
+        except StorageError:
+            files.close()
+            filesystem.close(lock)
+            raise
+        storage.report.seconds = clock.monotonic() - started
+        if not storage.report.new:
+            level = logging.ERROR if storage.report.damaged else logging.INFO
+            _logger.log(level, "recovery: %s", storage.report)
+        return storage
+
+    def _take_logs(self, recovered: Recovered, configured: Sequence[LogSettings]) -> None:
+        by_name = {settings.name: settings for settings in configured}
+        for log in recovered.logs.values():
+            # A log that is configured no longer keeps what it has: only an operator deletes.
+            settings = by_name.get(log.state.name) or LogSettings(log.state.name, retention_ms=None)
+            self._add(log, settings)
+        for settings in configured:
+            if settings.name not in self.logs:
+                self._add(self._new_log(settings.name), settings)
+
+    def _new_log(self, name: str) -> RecoveredLog:
+        log_id = self._next_log_id
+        self._next_log_id += 1
+        # The id opens the uuid, so that a directory's name tells it when everything else is lost.
+        return RecoveredLog(LogState(log_id, name, log_id.to_bytes(4, "big") + uuid.uuid4().bytes[4:]))
+
+    def _add(self, recovered: RecoveredLog, settings: LogSettings) -> Log:
+        state = recovered.state
+        directory = self._layout.log_directory(state.name, state.uuid)
+        writer = LogWriter(directory, self._files, self._pool, settings, state.uuid, state.epoch)
+        writer.adopt(recovered.segments)
+        log = Log(state, settings, writer, self._committer, self._pool, self._cache, self._time)
+        log.restore_tail(recovered.tail)
+        log.on_damage = self._damaged
+        self.logs[state.name] = log
+        return log
+
+    def _start(self, recovered: Recovered) -> None:
+        self._checkpointer.write_first(previous_position=recovered.newest_position)
+        # The slot that was the older one is overwritten, so what only it needed is free.
+        self._journal_files.recycle(split_position(self._checkpointer.previous_position)[0])
+        if self._threads:
+            self._journal.start()
+        self._prepare_spare(recovered.start.file_sequence + 1)
+        self._scheduler.call_later(self.settings.reaper_interval_ms / 1000, self._reap)
+        if any(log.undurable_entry for log in self.logs.values()):
+            self._checkpointer.note_commit()
+
+    def _prepare_spare(self, sequence: int) -> None:
+        files = self._journal_files
+
+        def work() -> None:
+            try:
+                files.prepare(sequence)
+            except OSError as error:
+                _logger.warning("the next journal file can't be prepared yet: %s", error)
+
+        self._pool.submit(work)
+
+    def _update_verify(self) -> None:
+        """Read back as the strictest SAFE log wants it: a frame is shared by all logs."""
+        modes = [_VERIFY[log.settings.verify] for log in self.logs.values() if log.settings.durability == 2]
+        self._journal.verify = max(modes, default=VERIFY_CACHE)
+
+    # What the broker uses.
+
+    @property
+    def writable(self) -> bool:
+        """Return whether appends are accepted."""
+        return self._committer.fault is None and not self.closed
+
+    @property
+    def fault(self) -> StorageError | None:
+        """Return why not, or None."""
+        return self._committer.fault
+
+    @property
+    def on_fault(self) -> Callable[[StorageError], None] | None:
+        """What is called, in the loop thread, with each new fault: `writable` tells whether appends go on.
+
+        DiskFullError: refuse publishes until `writable` is True again. DiskFailedError with `writable` False: end the
+        process. CorruptionError, or any other with `writable` True: a log has lost something; say so and go on.
+        """
+        return self._committer.on_fault
+
+    @on_fault.setter
+    def on_fault(self, callback: Callable[[StorageError], None] | None) -> None:
+        self._committer.on_fault = callback
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Return the record bytes that are appended and not yet written to the journal."""
+        return self._committer.backlog_bytes
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Return the journal bytes that are written and not yet synced."""
+        return self._committer.unsynced_bytes
+
+    def put(
+        self, puts: Sequence[tuple[bytes, bytes | None]], durability: Durability = Durability.BALANCED
+    ) -> None:
+        """Set keys, or delete those whose value is None; all of them survive or none. `after` tells when they do.
+
+        StorageError, and nothing changed, while the disk is full or has failed.
+        """
+        committer = self._committer
+        if committer.fault is not None:
+            raise committer.fault
+        if not puts:
+            return
+        committer.hand_over(committer.put(puts))
+        committer.require(durability)
+        if durability == Durability.FAST and committer.flush_due_ms > _PUT_FLUSH_MS:
+            committer.arm_flush(_PUT_FLUSH_MS)
+        if durability != Durability.SAFE and committer.sync_due_ms > _PUT_SYNC_MS:
+            committer.arm_sync(_PUT_SYNC_MS)
+
+    def after(self, durability: Durability, callback: Callable[[StorageError | None], None]) -> None:
+        """Call back in the loop thread once everything appended and put so far has reached `durability`.
+
+        At once if it has, and for FAST. With an error nothing of it may be acknowledged.
+        """
+        self._committer.after(durability, callback)
+
+    def add_log(self, settings: LogSettings) -> Log:
+        """Return the log of that name, created if there is none; creation is durable with the first SAFE entry."""
+        log = self.logs.get(settings.name)
+        if log is None:
+            recovered = self._new_log(settings.name)
+            log = self._add(recovered, settings)
+            self._committer.hand_over([encode_log(log.log_id, log.uuid, log.name)])
+            self._update_verify()
+        return log
+
+    def checkpoint(self, done: Callable[[bool], None] | None = None) -> None:
+        """Write a checkpoint now; `done(True)` in the loop thread once it is durable, `done(False)` if it failed."""
+        self._checkpointer.request(done or (lambda _: None))
+
+    def reap(self) -> None:
+        """Apply retention now."""
+        self._reaper.run()
+
+    @property
+    def trimmed(self) -> dict[str, dict[str, int]]:
+        """Return what retention has deleted since the open: segments, records and bytes, by reason."""
+        trimmed = self._reaper.trimmed
+        return {"segments": trimmed.segments, "records": trimmed.records, "bytes": trimmed.bytes}
+
+    # Behind it.
+
+    def _committed(self) -> None:
+        self._checkpointer.note_commit()
+        if self._committer.tail_bytes > self.settings.memory_budget:
+            for log in sorted(self.logs.values(), key=lambda log: log.tail_bytes, reverse=True)[:4]:
+                log.drain()
+
+    def _damaged(self, error: StorageError) -> None:
+        if self.on_fault is not None:
+            self.on_fault(error)
+
+    def _reap(self) -> None:
+        if not self.closed:
+            self._scheduler.call_later(self.settings.reaper_interval_ms / 1000, self._reap)
+            self._reaper.run()
+
+    def settle(self) -> None:
+        """Do everything that is wanted, in this thread, until nothing is left. Only with `threads=False`."""
+        stuck = False
+        while True:
+            ran = self._pool.run_pending()
+            if not self._journal.idle and not stuck:
+                self._journal.run_once()
+                stuck = self._journal.stuck
+                ran = True
+            if not ran:
+                return
+
+    def close(self) -> None:
+        """Commit, drain, and write a checkpoint with the clean flag; then let go of everything.
+
+        Runs in the loop thread and blocks it. After a disk error it closes without the flag: the next open recovers.
+        """
+        if self.closed:
+            return
+        committer = self._committer
+        if committer.fault is None:
+            self._drive(lambda: not self._checkpointer.running and not self._reaper.running)
+        ended: list[bool] = []
+        if committer.fault is None:
+            self._checkpointer.close(ended.append)
+            self._drive(lambda: bool(ended))
+        self._checkpointer.closed = True
+        self.closed = True
+        if committer.fault is None:
+            committer.fault = StorageError("the storage is closed")
+        self._journal.stop()
+        self._pool.close()
+        self._mailbox.deliver()
+        self._files.close()
+        self._filesystem.close(self._lock)
+
+    def _drive(self, done: Callable[[], bool]) -> None:
+        """Run callbacks in this thread until `done`, or the disk fails."""
+        if not self._threads:
+            self.settle()
+            return
+        while not done() and self._committer.fault is None:
+            if not self._mailbox.wait(_CLOSE_PATIENCE_S):
+                _logger.error("close: no answer from the disk for %d s", _CLOSE_PATIENCE_S)
+                return

@@ -1,0 +1,682 @@
+"""One log: its offsets, its tail in memory, and who may see what of it.
+
+    log_start_offset   first offset that may be readable; moved by retention and by nothing else. Inclusive.
+    high_watermark     readers see what is below; moved by appends (FAST), by commits, and by nothing else. Exclusive.
+    log_end_offset     the offset of the next record; moved by `append` and by nothing else. Exclusive.
+    recovery_point     first offset that a power cut now could take.
+
+    log_start_offset <= high_watermark <= log_end_offset, and recovery_point <= log_end_offset.
+
+A record is visible when all before it are, and it has reached its own point: FAST at append, BALANCED when the journal
+has it, SAFE when the journal is synced. FAST and BALANCED records can be seen and then lost with the power, so they
+show only below a ceiling that is durable: after an unclean stop the log goes on there, and no offset that anybody may
+have seen is given to another message. A log that is only ever SAFE needs no ceiling.
+
+Tail: batches from `append` on until they stand in a segment frame. Only what is in the journal, and visible, is drained.
+
+The loop thread owns all of this.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from highway.errors import (
+    DiskFailedError,
+    DiskFullError,
+    OffsetCorruptError,
+    OffsetGapError,
+    OffsetNotFoundError,
+    StorageError,
+)
+from highway.storage.checkpoint import NO_SEGMENT, Gap, LogState, encode_log_state
+from highway.storage.commit_time import FAR_MS, CommitTime
+from highway.storage.gaps import CORRUPTION, add_gap, find_gap
+from highway.storage.journal import FULL_ERRNOS
+from highway.storage.journal_format import encode_reserve
+from highway.storage.log_reader import Loaded, Lost, find_time, load_at, load_before
+from highway.storage.log_writer import LogWriter, Synced, Written
+from highway.storage.records import MAX_DELTA_MS, Record, RecordBatch
+from highway.storage.settings import Durability, LogSettings
+
+if TYPE_CHECKING:
+    from highway.storage.cache import BatchCache
+    from highway.storage.commit import Committer
+    from highway.storage.pool import Pool
+    from highway.storage.segment import Segment
+
+__all__ = ["RESERVATION_BLOCK", "Log"]
+
+RESERVATION_BLOCK = 65_536  # offsets
+_MAX_BLOCKS = 64
+_MAX_FRAME_RECORDS = 65_536  # a reader decodes a frame as a whole
+_NEVER = 1 << 62
+_BASE_AGE_MS = 1000  # a base time serves this long, so that not every drain splits the batches behind it
+
+_logger = logging.getLogger(__name__)
+_base_offset = attrgetter("base_offset")
+
+BatchDone = Callable[[RecordBatch | StorageError], None]
+
+
+class Log:
+    """See the module's text."""
+
+    __slots__ = (
+        "_base_ms",
+        "_blocks",
+        "_cache",
+        "_ceiling",
+        "_committer",
+        "_drained_end",
+        "_drained_entry",
+        "_durability",
+        "_durable",
+        "_entries",
+        "_flush_done",
+        "_flush_target",
+        "_job_bytes",
+        "_job_count",
+        "_last_ms",
+        "_loading",
+        "_new_base",
+        "_pending",
+        "_pool",
+        "_requested",
+        "_reserve_at",
+        "_reserved_monotonic",
+        "_reservations",
+        "_state_bytes",
+        "_tail",
+        "_time",
+        "_touched",
+        "_undurable_entry",
+        "epoch",
+        "failed",
+        "gaps",
+        "high_watermark",
+        "log_end_offset",
+        "log_id",
+        "log_start_offset",
+        "name",
+        "on_damage",
+        "on_visible",
+        "settings",
+        "tail_bytes",
+        "uuid",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        state: LogState,
+        settings: LogSettings,
+        writer: LogWriter,
+        committer: Committer,
+        pool: Pool,
+        cache: BatchCache,
+        time: CommitTime,
+    ) -> None:
+        """`state` is what recovery came to: its `next_offset` is where the log goes on."""
+        self.name = settings.name
+        self.log_id = state.log_id
+        self.uuid = state.uuid
+        self.settings = settings
+        self.epoch = state.epoch
+        self.gaps: list[Gap] = list(state.gaps)
+        self.log_start_offset = state.log_start
+        self.high_watermark = self.log_end_offset = state.next_offset
+        self.on_visible: Callable[[], None] | None = None
+        self.on_damage: Callable[[StorageError], None] | None = None
+        self.failed: StorageError | None = None  # its segments can't be written any more
+        self.writer = writer
+        self.tail_bytes = 0
+        self._committer = committer
+        self._pool = pool
+        self._cache = cache
+        self._time = time
+        self._durability = settings.durability
+        # The tail: batches, and the number of the last journal entry of each. Those of the running job come first.
+        self._tail: list[RecordBatch] = []
+        self._entries: list[int] = []
+        self._job_count = self._job_bytes = 0
+        self._drained_end = state.durable_end  # offset after the last record in a segment
+        self._drained_entry = 0  # entry of the last batch that is in a segment
+        self._durable = (state.active_base, state.durable_length, state.durable_end)
+        self._undurable_entry = 0  # entry of the first batch that isn't durable in a segment, 0 without one
+        # (end offset, entry, durability) of the appends that aren't visible yet.
+        self._pending: deque[tuple[int, int, int]] = deque()
+        self._touched = False
+        self._last_ms = state.last_ms
+        self._base_ms = 0
+        self._new_base = True
+        self._ceiling = state.ceiling
+        self._requested = state.ceiling
+        self._reservations: deque[tuple[int, int]] = deque()  # (entry, ceiling) on their way
+        self._blocks = 1
+        self._reserved_monotonic = 0
+        self._reserve_at = _NEVER if self._durability == Durability.SAFE else self._ceiling
+        self._flush_done: Callable[[], None] | None = None
+        self._flush_target = 0
+        self._loading: dict[int, list[BatchDone]] = {}
+        self._state_bytes: bytes | None = None
+
+    # Appending.
+
+    def delta_ms(self) -> int:
+        """Return what the records of the next append must carry: its commit time after the base of the tail's buffer."""
+        now = self._time.now_ms()
+        last = self._last_ms
+        if now < last:
+            if last - now <= FAR_MS:
+                now = last
+            else:
+                self._new_base = True  # the last time was a wrong clock's: going on from it would pin it for years
+        self._last_ms = now
+        if self._new_base or now - self._base_ms > MAX_DELTA_MS:
+            self._new_base = False
+            self._base_ms = now
+        return now - self._base_ms
+
+    def append(
+        self,
+        data: bytes,
+        count: int,
+        durability: Durability | None = None,
+        puts: Sequence[tuple[bytes, bytes | None]] = (),
+    ) -> int:
+        """Append `count` encoded records that carry the last `delta_ms()`; return the offset of the first.
+
+        `puts` change Meta in the same journal frame: both or neither survive. `durability` can only raise the log's.
+        StorageError, and nothing accepted, while the disk is full or has failed.
+        """
+        committer = self._committer
+        if committer.fault is not None:
+            raise committer.fault
+        if not self._base_ms:
+            self.delta_ms()
+        base = self.log_end_offset
+        self.log_end_offset = end = base + count
+        batch = RecordBatch(base, count, self._base_ms, self._last_ms, data)
+        extra: Sequence[bytes] = ()
+        entry = committer.entry + 1
+        if puts:
+            extra = committer.put(puts)
+            entry += len(extra)
+        committer.entry = entry
+        committer.journal.queue.append((self.log_id, batch, extra))
+        size = len(data)
+        committer.backlog_bytes += size
+        committer.tail_bytes += size
+        self.tail_bytes += size
+        self._state_bytes = None
+        self._tail.append(batch)
+        self._entries.append(entry)
+        if not self._undurable_entry:
+            self._undurable_entry = entry
+        if not self._touched:
+            self._touched = True
+            committer.touched.append(self)
+        if end > self._reserve_at:
+            self._reserve(end)
+        level = self._durability
+        if durability is not None and durability > level:
+            level = durability
+        settings = self.settings
+        if level == 2:
+            self._pending.append((end, entry, level))
+            committer.journal.want_synced(entry)
+            return base
+        if committer.sync_due_ms > settings.sync_interval_ms:
+            committer.arm_sync(settings.sync_interval_ms)
+        if level == 1:
+            self._pending.append((end, entry, level))
+            committer.journal.want_written(entry)
+            return base
+        if committer.backlog_bytes >= committer.flush_bytes:
+            committer.journal.want_written(entry)
+        elif committer.flush_due_ms > settings.flush_interval_ms:
+            committer.arm_flush(settings.flush_interval_ms)
+        if self._pending or end > self._ceiling:
+            self._pending.append((end, entry, level))
+            return base
+        self.high_watermark = end
+        assert self.log_start_offset <= end <= self.log_end_offset
+        if self.on_visible is not None:
+            self.on_visible()
+        return base
+
+    def _reserve(self, end: int) -> None:
+        """Ask for more offsets: enough for `end`, and more blocks at a time when they go fast."""
+        committer = self._committer
+        now_ms = self._time.monotonic_ms()
+        if self._reserved_monotonic and now_ms - self._reserved_monotonic < 1000:
+            self._blocks = min(2 * self._blocks, _MAX_BLOCKS)
+        self._reserved_monotonic = now_ms
+        span = self._blocks * RESERVATION_BLOCK
+        self._requested = max(self._requested, end) + span
+        self._reserve_at = self._requested - span // 2
+        entry = committer.hand_over([encode_reserve(self.log_id, self._requested)])
+        self._reservations.append((entry, self._requested))
+        committer.journal.want_synced(entry)
+
+    # Commits.
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether a commit has something to tell this log."""
+        return self._touched
+
+    def committed(self, written: int, synced: int) -> bool:
+        """Move the high watermark as far as these stages let it; return whether it moved."""
+        reservations = self._reservations
+        while reservations and reservations[0][0] <= synced:
+            self._ceiling = reservations.popleft()[1]
+            self._state_bytes = None
+        ceiling = self._ceiling
+        pending = self._pending
+        before = watermark = self.high_watermark
+        while pending:
+            end, entry, level = pending[0]
+            if entry > synced and (level == 2 or end > ceiling or (level == 1 and entry > written)):
+                break
+            watermark = end
+            pending.popleft()
+        self.high_watermark = watermark
+        assert self.log_start_offset <= watermark <= self.log_end_offset
+        self._touched = bool(pending or reservations or (self._entries and self._entries[-1] > written))
+        if (
+            self.tail_bytes - self._job_bytes >= self.settings.flush_bytes
+            or watermark - self._drained_end >= self.settings.flush_records
+        ):
+            self.drain()
+        return watermark > before
+
+    @property
+    def recovery_point(self) -> int:
+        """Return the first offset that a power cut now could take."""
+        synced = self._committer.synced
+        index = bisect_right(self._entries, synced)
+        if index:
+            return self._tail[index - 1].end_offset
+        if self._entries and self._drained_entry > synced:
+            return self._durable[2]
+        return self._tail[0].base_offset if self._tail else self.log_end_offset
+
+    # Into segments.
+
+    def drain(self, limit: int | None = None) -> bool:
+        """Write a frame of what may be drained, about `flush_bytes` of it; return whether a job was started."""
+        if self.writer.busy or self.failed is not None:
+            return False
+        count, size = self._drainable(self.settings.flush_bytes if limit is None else limit)
+        if not count:
+            return False
+        self._job_count = count
+        self._job_bytes = size
+        if self._last_ms - self._base_ms > _BASE_AGE_MS:
+            self._new_base = True
+        self.writer.write(self._tail[:count], self._time.now_ms(), self._drained)
+        return True
+
+    def _drainable(self, limit: int) -> tuple[int, int]:
+        """Return (count, bytes) of the batches at the tail's front that one frame can take."""
+        tail = self._tail
+        usable = min(
+            bisect_right(self._entries, self._committer.written),
+            bisect_right(tail, self.high_watermark, key=attrgetter("end_offset")),
+        )
+        size = 0
+        for index in range(usable):
+            batch = tail[index]
+            if index and (
+                size >= limit
+                or batch.base_ms != tail[0].base_ms
+                or batch.base_offset != tail[index - 1].end_offset
+                or batch.end_offset - tail[0].base_offset > _MAX_FRAME_RECORDS
+            ):
+                return index, size
+            size += len(batch.data)
+        return usable, size
+
+    def _drained(self, outcome: Written | Exception) -> None:
+        count, size = self._job_count, self._job_bytes
+        self._job_count = self._job_bytes = 0
+        if isinstance(outcome, Exception):
+            self._segment_failed(outcome)
+            self._end_flush()
+            return
+        self._drained_end = self._tail[count - 1].end_offset
+        self._drained_entry = self._entries[count - 1]
+        if outcome.rolled:
+            self._rolled(outcome.segment)
+        del self._tail[:count], self._entries[:count]
+        self.tail_bytes -= size
+        self._committer.tail_bytes -= size
+        if outcome.batch.end_offset > self.log_start_offset:
+            self._cache.add(self.log_id, outcome.batch)
+        if self._flush_done is not None:
+            self._continue_flush()
+        elif self.tail_bytes >= self.settings.flush_bytes:
+            self.drain()
+
+    def _rolled(self, segment: Segment) -> None:
+        """Take a new active segment: rolling has made everything before it durable."""
+        self.writer.segments.append(segment)
+        self._durable = (segment.base_offset, segment.durable_length, max(self._durable[2], segment.base_offset))
+        self._state_bytes = None
+
+    def roll(self, done: Callable[[], None]) -> bool:
+        """Begin a new active segment, if the active one holds anything; return whether a job was started."""
+        segments = self.writer.segments
+        if self.writer.busy or self.failed is not None or self._tail or not segments:
+            return False
+        if segments[-1].next_offset == segments[-1].base_offset:
+            return False
+
+        def rolled(outcome: Segment | Exception) -> None:
+            if isinstance(outcome, Exception):
+                self._segment_failed(outcome)
+            else:
+                self._undurable_entry = self._entries[0] if self._entries else 0
+                self._rolled(outcome)
+            if self._flush_done is not None:
+                self._continue_flush()
+            done()
+
+        self.writer.roll(max(self._drained_end, segments[-1].next_offset), self._time.now_ms(), rolled)
+        return True
+
+    @property
+    def unsynced(self) -> bool:
+        """Return whether a segment has frames that a checkpoint must sync."""
+        return bool(self._undurable_entry) and self._drained_end > self._durable[2]
+
+    def flush(self, done: Callable[[], None], *, everything: bool) -> None:
+        """Make durable in segments what is in them, or with `everything` what can be drained now too; then call `done`.
+
+        It is called as well when a disk error got in the way. Only one flush at a time.
+        """
+        assert self._flush_done is None
+        self._flush_done = done
+        self._flush_target = self.high_watermark if everything else self._drained_end
+        self._continue_flush()
+
+    def _continue_flush(self) -> None:
+        if self.writer.busy:
+            return
+        if self._drained_end < self._flush_target and self.drain():
+            return
+        if not self.unsynced or self.failed is not None:
+            self._end_flush()
+            return
+        end = self._drained_end
+
+        def synced(outcome: Synced | Exception) -> None:
+            if isinstance(outcome, Exception):
+                self._segment_failed(outcome, sync=True)
+            elif outcome.segment is not None:
+                self._durable = (outcome.segment.base_offset, outcome.length, end)
+                self._undurable_entry = self._entries[0] if self._entries else 0
+                self._state_bytes = None
+            self._end_flush()
+
+        self.writer.sync(synced)
+
+    def _end_flush(self) -> None:
+        done, self._flush_done = self._flush_done, None
+        if done is not None:
+            done()
+
+    def _segment_failed(self, error: Exception, *, sync: bool = False) -> None:
+        """Keep the tail after a failed write. Only a full disk is tried again; the journal still has the records."""
+        if isinstance(error, OSError) and error.errno in FULL_ERRNOS and not sync:
+            _logger.warning("log %s: the segment can't be written: %s", self.name, error)
+            self._tell(DiskFullError(f"log {self.name}: {error}", "free some space"))
+            return
+        self.failed = DiskFailedError(f"log {self.name}: its segments can't be written any more: {error!r}")
+        self._tell(self.failed)
+
+    def _tell(self, error: StorageError) -> None:
+        if self.on_damage is not None:
+            self.on_damage(error)
+
+    # Reading.
+
+    def read(self, offset: int) -> RecordBatch | None:
+        """Return the first batch that ends after `offset` if it is in memory; None: `load` it, or there is none."""
+        tail = self._tail
+        if tail:
+            last = tail[-1]
+            if offset >= last.base_offset:
+                return last if offset < last.end_offset else None
+            if offset >= self._drained_end:
+                index = max(bisect_right(tail, offset, key=_base_offset) - 1, 0)
+                batch = tail[index]
+                return batch if batch.end_offset > offset else tail[index + 1]
+        return self._cache.find(self.log_id, offset) if offset >= self.log_start_offset else None
+
+    def load(self, offset: int, done: BatchDone) -> None:
+        """Call `done` in the loop thread, later, with the first batch that ends after `offset`, from wherever it is.
+
+        What is damaged on the way becomes a gap, and the batch behind it is returned. OffsetNotFoundError: there is
+        nothing at or after `offset`.
+        """
+        offset = self._skip(offset)
+        waiting = self._loading.get(offset)
+        if waiting is not None:
+            waiting.append(done)
+            return
+        self._loading[offset] = [done]
+        end = self._drained_end
+        batch = self.read(offset)
+        if batch is not None or offset >= end:
+            self._pool.submit(lambda: Loaded(batch, []), lambda outcome: self._loaded(offset, end, outcome))
+            return
+        segments = self._segments_from(offset)
+        self._pool.submit(lambda: load_at(segments, offset, end), lambda outcome: self._loaded(offset, end, outcome))
+
+    def _skip(self, offset: int) -> int:
+        """Return where reading from `offset` may find something: behind the log start and known damage."""
+        offset = max(offset, self.log_start_offset)
+        gap = find_gap(self.gaps, offset)
+        return gap.to_offset if gap is not None else offset
+
+    def _segments_from(self, offset: int) -> list[Segment]:
+        segments = self.writer.segments
+        return segments[max(bisect_right(segments, offset, key=_base_offset) - 1, 0) :]
+
+    def _loaded(self, offset: int, end: int, outcome: Loaded | Exception) -> None:
+        callbacks = self._loading.pop(offset)
+        result = self._result(offset, outcome)
+        if isinstance(outcome, Loaded) and outcome.batch is None and self._drained_end > end:
+            # Nothing readable was left of what was drained by then, and what came after may have been drained since.
+            for done in callbacks:
+                self.load(max(offset, end), done)
+            return
+        for done in callbacks:
+            done(result)
+
+    def _result(self, offset: int, outcome: Loaded | Exception) -> RecordBatch | StorageError:
+        if isinstance(outcome, StorageError):
+            return outcome
+        if isinstance(outcome, Exception):
+            return StorageError(f"log {self.name}: offset {offset} can't be read: {outcome!r}")
+        self._lose(outcome.lost)
+        batch = outcome.batch
+        if batch is None or batch.end_offset <= self.log_start_offset:
+            batch = self.read(max(offset, self.log_start_offset))
+            if batch is None and self._tail and offset < self._tail[0].base_offset:
+                batch = self._tail[0]
+        else:
+            self._cache.add(self.log_id, batch)
+        return batch if batch is not None else self._not_found(offset)
+
+    def _lose(self, lost: list[Lost]) -> None:
+        """Record damaged ranges as gaps, and say so."""
+        for from_offset, to_offset, error in lost:
+            from_offset = max(from_offset, self.log_start_offset)
+            known = find_gap(self.gaps, from_offset)
+            if to_offset <= from_offset or (known is not None and known.to_offset >= to_offset):
+                continue
+            self.gaps = add_gap(self.gaps, Gap(from_offset, to_offset, CORRUPTION, self._time.now_ms()))
+            self._state_bytes = None
+            _logger.error("log %s: offsets %d to %d are lost: %s", self.name, from_offset, to_offset - 1, error)
+            self._tell(error)
+
+    def read_before(self, offset: int) -> RecordBatch | None:
+        """Return the batch with the greatest record offset below `offset` if it is in memory."""
+        tail = self._tail
+        if tail and offset > tail[0].base_offset:
+            return tail[bisect_left(tail, offset, key=_base_offset) - 1]
+        return self._cache.find(self.log_id, offset - 1) if offset > self.log_start_offset else None
+
+    def load_before(self, offset: int, done: BatchDone) -> None:
+        """Call `done` in the loop thread, later, with the batch that holds the greatest record offset below `offset`.
+
+        OffsetNotFoundError: there is no record below it.
+        """
+        batch = self.read_before(offset)
+        segments = [segment for segment in self.writer.segments if segment.base_offset < offset]
+        end = self._drained_end
+
+        def loaded(outcome: Loaded | Exception) -> None:
+            if isinstance(outcome, Exception):
+                done(outcome if isinstance(outcome, StorageError) else StorageError(f"log {self.name}: {outcome!r}"))
+                return
+            self._lose(outcome.lost)
+            found = outcome.batch
+            if found is None or found.end_offset <= self.log_start_offset:
+                done(self._not_found(offset - 1))
+                return
+            if found is not batch:
+                self._cache.add(self.log_id, found)
+            done(found)
+
+        self._pool.submit(
+            lambda: Loaded(batch, []) if batch is not None else load_before(segments, offset, end), loaded
+        )
+
+    def offset_at(self, timestamp_ms: int, done: Callable[[int | StorageError], None]) -> None:
+        """Call `done`, later, with the first offset committed at or after a time; `log_end_offset` if none was."""
+        segments = list(self.writer.segments)
+
+        def found(outcome: int | None | Exception) -> None:
+            if isinstance(outcome, Exception):
+                done(outcome if isinstance(outcome, StorageError) else StorageError(f"log {self.name}: {outcome!r}"))
+                return
+            done(max(self._time_in_tail(timestamp_ms) if outcome is None else outcome, self.log_start_offset))
+
+        self._pool.submit(lambda: find_time(segments, timestamp_ms), found)
+
+    def _time_in_tail(self, timestamp_ms: int) -> int:
+        for batch in self._tail:
+            if batch.last_ms >= timestamp_ms:
+                for record in batch.records():
+                    if record[2] >= timestamp_ms:
+                        return record[0]
+        return self.log_end_offset
+
+    def fetch(self, offset: int, done: Callable[[Record | StorageError], None]) -> None:
+        """Call `done`, later, with one record; an OffsetError says why there is none."""
+
+        def loaded(outcome: RecordBatch | StorageError) -> None:
+            done(self._pick(offset, outcome))
+
+        if self.log_start_offset <= offset < self.high_watermark:
+            self.load(offset, loaded)
+        else:
+            error = self._not_found(offset)
+            self._pool.submit(lambda: error, lambda _: done(error))
+
+    def _pick(self, offset: int, outcome: RecordBatch | StorageError) -> Record | StorageError:
+        if isinstance(outcome, RecordBatch) and outcome.base_offset <= offset < outcome.end_offset:
+            try:
+                return outcome.record_at(offset)
+            except StorageError as error:
+                return error
+        if isinstance(outcome, StorageError) and not isinstance(outcome, OffsetNotFoundError):
+            return outcome
+        start, watermark = self.log_start_offset, self.high_watermark
+        if not start <= offset < watermark:
+            return self._not_found(offset)
+        gap = find_gap(self.gaps, offset)
+        if gap is not None and gap.reason == CORRUPTION:
+            return OffsetCorruptError(self.name, offset, start, watermark, gap.to_offset)
+        return OffsetGapError(self.name, offset, start, watermark)
+
+    def _not_found(self, offset: int) -> OffsetNotFoundError:
+        return OffsetNotFoundError(self.name, offset, self.log_start_offset, self.high_watermark)
+
+    # For Storage.
+
+    @property
+    def last_ms(self) -> int:
+        """Return the commit time of the newest record, 0 if there has been none."""
+        return self._last_ms
+
+    def restore_tail(self, batches: Sequence[tuple[int, RecordBatch]]) -> None:
+        """Take the (entry, batch) pairs that recovery read from the journal and no segment has."""
+        for entry, batch in batches:
+            self._tail.append(batch)
+            self._entries.append(entry)
+            self.tail_bytes += len(batch.data)
+        self._committer.tail_bytes += self.tail_bytes
+        if batches:
+            self._undurable_entry = batches[0][0]
+
+    @property
+    def undurable_entry(self) -> int:
+        """Return the first journal entry whose records no durable segment has, or 0."""
+        return self._undurable_entry
+
+    def trim(self, offset: int) -> list[Segment]:
+        """Move the log start up to `offset`; return the sealed segments that lie wholly below it, already let go of.
+
+        The caller makes the new log start durable before it deletes them.
+        """
+        if offset <= self.log_start_offset:
+            return []
+        self.log_start_offset = offset
+        assert self.log_start_offset <= self.high_watermark <= self.log_end_offset
+        segments = self.writer.segments
+        count = 0
+        while count + 1 < len(segments) and segments[count + 1].base_offset <= offset:
+            count += 1
+        gone = segments[:count]
+        del segments[:count]
+        self.gaps = [gap for gap in self.gaps if gap.to_offset > offset]
+        self._cache.discard_below(self.log_id, offset)
+        self._state_bytes = None
+        return gone
+
+    def encoded_state(self, *, clean: bool) -> bytes:
+        """Return `state` as it stands in a checkpoint."""
+        if clean:
+            return encode_log_state(self.state(clean=True))
+        if self._state_bytes is None:
+            self._state_bytes = encode_log_state(self.state(clean=False))
+        return self._state_bytes
+
+    def state(self, *, clean: bool) -> LogState:
+        """Return what a checkpoint must say about this log now."""
+        base, length, end = self._durable
+        return LogState(
+            self.log_id,
+            self.name,
+            self.uuid,
+            base if self.writer.segments else NO_SEGMENT,
+            length,
+            end,
+            self.log_end_offset if clean else self.recovery_point,
+            self.log_start_offset,
+            self.epoch,
+            0 if clean else self._ceiling,
+            self._last_ms,
+            self.gaps,
+        )
