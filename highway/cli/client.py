@@ -69,7 +69,9 @@ def _ask_password() -> str:
 
 
 @asynccontextmanager
-async def connect(connection: Connection, *, clean_session: bool = True, window: int = 20) -> AsyncIterator[aiomqtt.Client]:
+async def connect(
+    connection: Connection, *, clean_session: bool = True, window: int = 20
+) -> AsyncIterator[aiomqtt.Client]:
     """A connected client; CommandError if the broker can't be reached or says no, or if the connection breaks.
 
     `window` is how many QoS 1 and 2 messages may be on their way at once.
@@ -113,5 +115,3 @@ def refused_filters(granted: Any, filters: list[str]) -> list[str]:
     """Those of `filters` that the SUBACK in `granted` refuses."""
     codes = [getattr(code, "value", code) for code in granted]
     return [topic_filter for topic_filter, code in zip(filters, codes, strict=True) if code >= 0x80]
-
-

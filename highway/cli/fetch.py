@@ -23,7 +23,9 @@ __all__ = ["fetch"]
 @connection_options
 @click.argument("topic")
 @click.argument("offset", type=click.IntRange(min=0))
-@click.option("-W", "--timeout", metavar="SECONDS", default=10.0, show_default=True, type=click.FloatRange(0, min_open=True))
+@click.option(
+    "-W", "--timeout", metavar="SECONDS", default=10.0, show_default=True, type=click.FloatRange(0, min_open=True)
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: topic, offset, payload, qos, retain.")
 def fetch(connection: Connection, topic: str, offset: int, timeout: float, *, as_json: bool) -> int:
     """Print the message that stands at OFFSET of the log of TOPIC: its exact bytes, and nothing else.

@@ -34,7 +34,9 @@ _WINDOW = 100
 @click.option("-m", "--message", help="Publish this text.")
 @click.option("-f", "--file", type=click.Path(path_type=Path, allow_dash=True), help="Publish the bytes of a file.")
 @click.option("-l", "--stdin-line", is_flag=True, help="Publish each line of standard input; empty ones are left out.")
-@click.option("-n", "--null-message", is_flag=True, help="Publish an empty message; with -r, it clears the retained one.")
+@click.option(
+    "-n", "--null-message", is_flag=True, help="Publish an empty message; with -r, it clears the retained one."
+)
 def pub(
     connection: Connection,
     topic: str,

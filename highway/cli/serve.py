@@ -32,6 +32,8 @@ def serve(config_file: Path | None, data_dir: Path | None, listen: str | None, *
     settings = load_settings(config_file, overrides=Overrides(data_dir, listen))
     for warning in settings.warnings:
         click.echo(f"highway: warning: {warning}", err=True)
-    reach = "on this machine" if all(is_loopback(listener.host) for listener in settings.listeners) else "on the network"
+    reach = (
+        "on this machine" if all(is_loopback(listener.host) for listener in settings.listeners) else "on the network"
+    )
     click.echo(f"highway: anybody {reach} may connect, publish and read, without a password", err=True)
     return daemon.run(settings)

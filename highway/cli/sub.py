@@ -32,7 +32,9 @@ __all__ = ["replay_filter", "sub"]
 @click.option("-q", "--qos", default=0, show_default=True, type=click.IntRange(0, 2), help="Quality of service.")
 @click.option("-c", "--disable-clean-session", is_flag=True, help="Keep the session when the command ends; needs -i.")
 @click.option("-C", "--count", type=click.IntRange(min=1), help="End after this many messages.")
-@click.option("-W", "--timeout", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="End after this time.")
+@click.option(
+    "-W", "--timeout", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="End after this time."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Print the topic in front of each message.")
 @click.option("--json", "as_json", is_flag=True, help="Print each message as one JSON object on a line.")
 def sub(

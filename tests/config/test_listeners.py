@@ -38,16 +38,16 @@ def test_open_listener_without_passwords_is_refused_unless_meant(host, tmp_path)
     assert len(problems(tmp_path, text + 'insecure: "true"\n')) == 2
 
 
-@pytest.mark.parametrize(
-    "text", ["auth: {}\n", "auth: {anonymous: false}\n"]
-)
+@pytest.mark.parametrize("text", ["auth: {}\n", "auth: {anonymous: false}\n"])
 def test_auth_without_anonymous_means_no_and_there_is_no_other_way_in_yet(text, tmp_path):
     (problem,) = problems(tmp_path, text)
     assert problem.startswith("c.yaml:1:")
     assert "nobody could connect" in problem
 
 
-@pytest.mark.parametrize("key", ["acls: []", "alow_anonymous: true", "anonymous: off", 'anonymous: "false"', "anonymous:"])
+@pytest.mark.parametrize(
+    "key", ["acls: []", "alow_anonymous: true", "anonymous: off", 'anonymous: "false"', "anonymous:"]
+)
 def test_mistake_in_the_security_section_never_leaves_the_door_open(key, tmp_path):
     (problem,) = problems(tmp_path, f"auth:\n  {key}\n")
     assert problem.startswith("c.yaml:2:")

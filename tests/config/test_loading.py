@@ -144,8 +144,10 @@ def test_topics_from_a_file_beside_the_configuration(load, tmp_path):
 def test_faults_of_an_included_file_have_its_lines(problems, tmp_path):
     (tmp_path / "t.yaml").write_text("- topic: a\n  log: X\n  retenton: 5d\n- {topic: a, log: y}\n")
     assert problems("topics: t.yaml\nport: 1\n") == [
-        "c.yaml:2:1: port: unknown key; one of auth, data_dir, defaults, insecure, limits, listeners, memory_budget, "
-        "storage, topics, unmatched is wanted",
+        (
+            "c.yaml:2:1: port: unknown key; one of auth, data_dir, defaults, insecure, limits, listeners, memory_budget, "
+            "storage, topics, unmatched is wanted"
+        ),
         "t.yaml:2:8: topics[0].log: 'X' is no name here: up to 64 of a-z, 0-9, '-' and '_', the first a letter or digit",
         "t.yaml:3:3: topics[0].retenton: unknown key; did you mean 'retention'?",
         "t.yaml:4:11: topics[1].topic: the filter 'a' stands twice; the first is at t.yaml:1",
@@ -157,8 +159,14 @@ def test_faults_of_an_included_file_have_its_lines(problems, tmp_path):
     [
         (None, "c.yaml:1:9: topics: t.yaml can't be read: No such file or directory"),
         ("", "t.yaml:1:1: topics: the file is empty, or holds only comments"),
-        ("topics: []\n", "t.yaml:1:1: topics: a list of topic entries is wanted in this file (items that begin with '-')"),
-        ("- a: [\n", "t.yaml:2:1: a '{' or '[' above is never closed, or a value is missing (nothing after this was read)"),
+        (
+            "topics: []\n",
+            "t.yaml:1:1: topics: a list of topic entries is wanted in this file (items that begin with '-')",
+        ),
+        (
+            "- a: [\n",
+            "t.yaml:2:1: a '{' or '[' above is never closed, or a value is missing (nothing after this was read)",
+        ),
     ],
 )
 def test_included_file_that_is_none(content, expected, problems, tmp_path):
@@ -205,19 +213,27 @@ topics:
     )
     assert found == [
         "c.yaml:2:1: a tab is used for indentation; YAML allows only spaces there",
-        "c.yaml:3:17: limits.max_inflight: '0644' is not a plain whole number; write 644, without quotes, underscores or "
-        "zeros in front",
+        (
+            "c.yaml:3:17: limits.max_inflight: '0644' is not a plain whole number; write 644, without quotes, underscores or "
+            "zeros in front"
+        ),
         "c.yaml:4:3: limits.max_inflight: the key stands twice here; the first is in line 3",
         "c.yaml:5:3: limits.max_conections: unknown key; did you mean 'max_connections'?",
         "c.yaml:6:20: limits.connect_timeout: '12:30' is a time of day or a duration, nobody can tell; write 12h30m",
         "c.yaml:7:17: limits.write_buffer: 65536 has no unit; write 65536B, 65536KiB, 65536MiB or 65536GiB",
         "c.yaml:8:11: insecure: 'off' is neither true nor false; write false",
-        "c.yaml:10:16: listeners.open.bind: 0.0.0.0 is open to the network, and anybody may connect without a password; "
-        "listen on 127.0.0.1, or say `insecure: true` at the top of the file if that is meant",
-        "c.yaml:12:13: topics[0].topic: 'a/#/b' is no valid topic filter: a '#' that is not alone in the last level "
-        "(3.1.1 [MQTT-4.7.1-2], 5.0 [MQTT-4.7.1-1])",
-        "c.yaml:13:12: topics[1].topic: the value is missing, because '#' starts a comment in YAML; if # is meant, put it "
-        'in quotes: "#"',
+        (
+            "c.yaml:10:16: listeners.open.bind: 0.0.0.0 is open to the network, and anybody may connect without a password; "
+            "listen on 127.0.0.1, or say `insecure: true` at the top of the file if that is meant"
+        ),
+        (
+            "c.yaml:12:13: topics[0].topic: 'a/#/b' is no valid topic filter: a '#' that is not alone in the last level "
+            "(3.1.1 [MQTT-4.7.1-2], 5.0 [MQTT-4.7.1-1])"
+        ),
+        (
+            "c.yaml:13:12: topics[1].topic: the value is missing, because '#' starts a comment in YAML; if # is meant, put it "
+            'in quotes: "#"'
+        ),
         "c.yaml:15:13: topics[3].topic: the filter 'b' stands twice; the first is at c.yaml:14",
     ]
 
@@ -312,7 +328,10 @@ def test_key_of_a_later_version_is_refused_and_not_ignored(text, problems):
         ("topics: [a]\n", "c.yaml:1:10: topics[0]: a section with keys of its own is wanted here, not 'a'"),
         ("topics: [{log: a}]\n", "c.yaml:1:10: topics[0].topic: this key is missing, and has no default"),
         ("data_dir: [a]\n", "c.yaml:1:11: data_dir: text is wanted here, not a list"),
-        ("limits: {max_inflight: [1]}\n", "c.yaml:1:24: limits.max_inflight: a whole number is wanted here, not 'a list'"),
+        (
+            "limits: {max_inflight: [1]}\n",
+            "c.yaml:1:24: limits.max_inflight: a whole number is wanted here, not 'a list'",
+        ),
         ("insecure: 1\n", "c.yaml:1:11: insecure: true or false is wanted here, not '1'"),
         ("max_packet: 1MiB\n", "c.yaml:1:1: max_packet: unknown key here; 'max_packet' belongs under limits"),
         ("durability: SAFE\n", "c.yaml:1:1: durability: unknown key here; 'durability' belongs under defaults"),
@@ -394,7 +413,9 @@ def test_command_line_wins_over_everything(load, tmp_path):
     assert settings.data_dir == tmp_path / "c"
 
 
-@pytest.mark.parametrize(("listen", "expected"), [("nonsense", "HOST:PORT is wanted"), ("0.0.0.0:1883", "open to the network")])
+@pytest.mark.parametrize(
+    ("listen", "expected"), [("nonsense", "HOST:PORT is wanted"), ("0.0.0.0:1883", "open to the network")]
+)
 def test_wrong_listen_option(listen, expected, problems):
     (problem,) = problems("unmatched: store\n", listen=listen)
     assert problem.startswith("--listen: ")

@@ -49,7 +49,9 @@ def test_covered(wide, narrow, expected):
 
 @given(FILTERS, FILTERS)
 def test_one_filter_covers_another_exactly_if_no_name_tells_them_apart(wide, narrow):
-    escaping = [name for name in NAMES if matches(narrow.encode(), name.encode()) and not matches(wide.encode(), name.encode())]
+    escaping = [
+        name for name in NAMES if matches(narrow.encode(), name.encode()) and not matches(wide.encode(), name.encode())
+    ]
     assert (covered(wide, narrow=narrow) is not None) == (not escaping)
 
 
@@ -110,8 +112,10 @@ def test_same_log_twice_names_both_places():
     errors, _ = check("- {topic: a, log: x}\n- {topic: b, log: x}\n- {topic: c/d}\n- {topic: c/+/d}\n")
     assert errors == [
         "t.yaml:2:19: topics[1].log: the log name 'x' is already used at t.yaml:1; give each entry a `log:` of its own",
-        "t.yaml:4:3: topics[3].log: the log name 'c-d', made from the filter, is already used at t.yaml:3; "
-        "give each entry a `log:` of its own",
+        (
+            "t.yaml:4:3: topics[3].log: the log name 'c-d', made from the filter, is already used at t.yaml:3; "
+            "give each entry a `log:` of its own"
+        ),
     ]
 
 

@@ -75,8 +75,8 @@ def test_values_and_places():
     ("text", "expected"),
     [
         ("a: 1\nb: 2\na: 3\n", "f.yaml:3:1: a: the key stands twice here; the first is in line 1"),
-        ("topic: #\n", "f.yaml:1:8: topic: the value is missing, because '#' starts a comment in YAML; "
-         'if # is meant, put it in quotes: "#"'),
+        ("topic: #\n", ("f.yaml:1:8: topic: the value is missing, because '#' starts a comment in YAML; "
+         'if # is meant, put it in quotes: "#"')),
         ("topic: #/x\n", 'if #/x is meant, put it in quotes: "#/x"'),
         ("limits: # later\n", "f.yaml:1:9: limits: the value is missing, because '#' starts a comment in YAML"),
         ("a:\nb: 1\n", "f.yaml:1:3: a: the value is missing"),
