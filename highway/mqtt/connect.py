@@ -174,7 +174,7 @@ def _check_bits(bits: int, version: int, position: int) -> None:
             raise refuse("will QoS 3", "3.1.1 [MQTT-3.1.2-14], 5.0 [MQTT-3.1.2-12]")
     else:
         if will_qos:
-            raise refuse("a will QoS without a will", "3.1.1 [MQTT-3.1.2-13], [MQTT-3.1.2-11]")
+            raise refuse("a will QoS without a will", "3.1.1 [MQTT-3.1.2-13], 5.0 [MQTT-3.1.2-11]")
         if bits & _WILL_RETAIN:
             raise refuse("will retain without a will", "3.1.1 [MQTT-3.1.2-15], 5.0 [MQTT-3.1.2-13]")
     if bits & _PASSWORD and not bits & _USERNAME and version != V5:

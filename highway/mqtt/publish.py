@@ -188,15 +188,17 @@ class PublishReader:
         payloads = [data[place:end]]
         # At QoS 0 the property block, if any, is part of what followers must have in common up to the payload.
         head_end = topic_end if first & 6 else topic_end + len(tail)
-        sizes = self._sizes_of(first, data[body:head_end], body - start)
-        sizes[data[start:head_end]] = end - start
-        follower = _Follower(first, data[body:head_end], body - start, self._max_packet_bytes, sizes)
-        if not first & 6:
-            end = _follow_qos0(data, end, follower, payloads)
-        elif tail:
-            end = _follow_with_properties(data, end, follower, tail, packet_ids, payloads)
-        else:
-            end = _follow(data, end, follower, packet_ids, payloads)
+        # Most devices send one message at a time, and a long topic is not worth the memory: nothing to remember then.
+        if end < len(data) and data[end] == first and head_end - start <= _MAX_REMEMBERED_BYTES:
+            sizes = self._sizes_of(first, data[body:head_end], body - start)
+            sizes[data[start:head_end]] = end - start
+            follower = _Follower(first, data[body:head_end], body - start, self._max_packet_bytes, sizes)
+            if not first & 6:
+                end = _follow_qos0(data, end, follower, payloads)
+            elif tail:
+                end = _follow_with_properties(data, end, follower, tail, packet_ids, payloads)
+            else:
+                end = _follow(data, end, follower, packet_ids, payloads)
         if _ZERO_ID in packet_ids:
             self._refuse_zero_id(topic_name, first, payloads, packet_ids, properties, topic_end - start, events)
         events.append(PublishRun(topic_name, first, payloads, packet_ids, properties))

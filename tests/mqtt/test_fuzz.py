@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import random
+from typing import TYPE_CHECKING
 
 from hypothesis import given, settings, strategies as st
 
 from highway.errors import MalformedPacketError, MqttError, ProtocolError
 from highway.mqtt import ConnectPacket, ServerProtocol, State, decode_packet
 from tests.mqtt.test_protocol import flat, streams
+
+if TYPE_CHECKING:
+    import random
 
 
 def outcome(data: bytes, size: int | None = None) -> tuple[list[object], MqttError | None]:
