@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
-from highway.storage.records import RecordBatch
+if TYPE_CHECKING:
+    from highway.storage.records import RecordBatch
 
 __all__ = ["BatchCache"]
 

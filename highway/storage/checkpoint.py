@@ -17,14 +17,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
 from highway.errors import CorruptionError, DataDirectoryError
-from highway.storage.filesystem import FileSystem
 from highway.storage.meta import read_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from highway.storage.filesystem import FileSystem
 
 __all__ = [
     "NO_SEGMENT",

@@ -15,21 +15,25 @@ The loop thread owns all of this.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from highway.clock import Clock
 from highway.errors import DiskFailedError
 from highway.storage.checkpoint import Checkpoint, CheckpointSlots
-from highway.storage.commit import Committer
-from highway.storage.filesystem import FileSystem
 from highway.storage.journal import FULL_ERRNOS
-from highway.storage.journal_files import JournalFiles
 from highway.storage.journal_format import split_position
-from highway.storage.log import Log
 from highway.storage.meta import write_snapshot
-from highway.storage.pool import Pool, Scheduler
 from highway.storage.settings import Durability, StorageSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from highway.clock import Clock
+    from highway.storage.commit import Committer
+    from highway.storage.filesystem import FileSystem
+    from highway.storage.journal_files import JournalFiles
+    from highway.storage.log import Log
+    from highway.storage.pool import Pool, Scheduler
 
 __all__ = ["Checkpointer"]
 

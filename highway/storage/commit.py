@@ -11,14 +11,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from highway.errors import DiskFullError, StorageError
-from highway.storage.journal import Commit, Journal
 from highway.storage.journal_format import encode_put
-from highway.storage.meta import Meta
-from highway.storage.pool import Scheduler
 from highway.storage.settings import Durability
+
+if TYPE_CHECKING:
+    from highway.storage.journal import Commit, Journal
+    from highway.storage.meta import Meta
+    from highway.storage.pool import Scheduler
 
 __all__ = ["Committer", "Touched"]
 
@@ -198,10 +200,9 @@ class Committer:
         if isinstance(error, DiskFullError) and self.fault is error:
             self._scheduler.call_later(_RETRY_S, self._retry)
         for waiters, reached in ((self._written_waiters, self.written), (self._synced_waiters, self.synced)):
-            kept = [waiter for waiter in waiters if waiter[0] <= reached]
             failed = [waiter for waiter in waiters if waiter[0] > reached]
-            waiters.clear()
-            waiters += kept
+            while waiters and waiters[-1][0] > reached:
+                waiters.pop()
             for _, callback in failed:
                 callback(error)
         if first and self.on_fault is not None:

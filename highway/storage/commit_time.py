@@ -9,7 +9,10 @@ those ten minutes, and at the next start at once.
 
 from __future__ import annotations
 
-from highway.clock import Clock
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from highway.clock import Clock
 
 __all__ = ["FAR_MS", "CommitTime"]
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from highway.clock import Clock
 from highway.errors import DataDirectoryError, StorageError
 from highway.storage.cache import BatchCache
 from highway.storage.checkpoint import LogState
@@ -28,12 +26,18 @@ from highway.storage.layout import Layout, check_format, lock_directory
 from highway.storage.log import Log
 from highway.storage.log_recovery import RecoveredLog
 from highway.storage.log_writer import LogWriter
-from highway.storage.meta import Meta
 from highway.storage.pool import Mailbox, Pool, Scheduler
 from highway.storage.recovery import Recovered, recover
-from highway.storage.report import RecoveryReport
 from highway.storage.retention import Reaper
 from highway.storage.settings import Durability, LogSettings, StorageSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from highway.clock import Clock
+    from highway.storage.meta import Meta
+    from highway.storage.report import RecoveryReport
 
 __all__ = ["Storage"]
 
@@ -160,7 +164,9 @@ class Storage:
         except OSError as error:
             files.close()
             filesystem.close(lock)
-            raise DataDirectoryError(f"{directory} can't be opened: {error}", "check the disk, owner and mode") from error
+            raise DataDirectoryError(
+                f"{directory} can't be opened: {error}", "check the disk, owner and mode"
+            ) from error
         except StorageError:
             files.close()
             filesystem.close(lock)
@@ -260,9 +266,7 @@ class Storage:
         """Return the journal bytes that are written and not yet synced."""
         return self._committer.unsynced_bytes
 
-    def put(
-        self, puts: Sequence[tuple[bytes, bytes | None]], durability: Durability = Durability.BALANCED
-    ) -> None:
+    def put(self, puts: Sequence[tuple[bytes, bytes | None]], durability: Durability = Durability.BALANCED) -> None:
         """Set keys, or delete those whose value is None; all of them survive or none. `after` tells when they do.
 
         StorageError, and nothing changed, while the disk is full or has failed.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from highway.storage.checkpoint import Gap
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from highway.storage.checkpoint import Gap
 
 __all__ = ["CORRUPTION", "RETENTION", "UNCLEAN_STOP", "add_gap", "find_gap"]
 

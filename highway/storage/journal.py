@@ -18,13 +18,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
 from highway.errors import DiskFailedError, DiskFullError, StorageError
-from highway.storage.filesystem import FileSystem
-from highway.storage.journal_files import JournalFile, JournalFiles
 from highway.storage.journal_format import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -34,6 +32,10 @@ from highway.storage.journal_format import (
     make_position,
 )
 from highway.storage.records import RecordBatch
+
+if TYPE_CHECKING:
+    from highway.storage.filesystem import FileSystem
+    from highway.storage.journal_files import JournalFile, JournalFiles
 
 __all__ = ["FULL_ERRNOS", "VERIFY_CACHE", "VERIFY_DIRECT", "VERIFY_OFF", "Commit", "Item", "Journal", "JournalStart"]
 

@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import secrets
 import threading
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from highway.clock import Clock
-from highway.storage.filesystem import FileSystem
 from highway.storage.journal_format import FILE_HEADER_BYTES, FileHeader, encode_file_header
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from highway.clock import Clock
+    from highway.storage.filesystem import FileSystem
 
 __all__ = ["JournalFile", "JournalFiles", "journal_path", "list_journal"]
 
@@ -45,11 +48,11 @@ def journal_path(directory: Path, sequence: int) -> Path:
 
 def list_journal(filesystem: FileSystem, directory: Path) -> list[tuple[int, Path]]:
     """Return (sequence, path) of the journal files in order; names of another form are left alone."""
-    found = []
-    for name in filesystem.listdir(directory):
-        if len(name) == 24 and name.endswith(".wal") and name[:20].isdecimal():
-            found.append((int(name[:20]), directory / name))
-    return sorted(found)
+    return sorted(
+        (int(name[:20]), directory / name)
+        for name in filesystem.listdir(directory)
+        if len(name) == 24 and name.endswith(".wal") and name[:20].isdecimal()
+    )
 
 
 class JournalFiles:

@@ -23,13 +23,15 @@ A client doesn't know the salt, so no payload can pass for a frame; nor can a fr
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
 from highway.errors import CorruptionError
 from highway.storage.records import RecordBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "FILE_HEADER_BYTES",

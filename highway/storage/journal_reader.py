@@ -15,15 +15,12 @@ former lives of a recycled file from being taken for frames.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
 from highway.errors import CorruptionError
-from highway.storage.filesystem import FileSystem
 from highway.storage.journal_files import list_journal
 from highway.storage.journal_format import (
     FILE_HEADER_BYTES,
@@ -37,6 +34,12 @@ from highway.storage.journal_format import (
     parse_frame_header,
     split_position,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from highway.storage.filesystem import FileSystem
 
 __all__ = ["FoundFrame", "JournalScan", "TornTail", "read_entries", "scan_journal"]
 
@@ -153,14 +156,18 @@ def _scan_file(
     while 0 <= offset < end:
         frame = parse_frame_header(data, offset, header.salt)
         body = offset + FRAME_HEADER_BYTES
-        if frame is not None and body + frame.length <= end:
-            if crc32c(memoryview(data)[body : body + frame.length], frame.header_crc) == frame.body_crc:
-                yield FoundFrame(path, make_position(sequence, offset), frame)
-                offset = body + frame.length
-                continue
+        if frame is not None and _body_is_right(data, body, frame):
+            yield FoundFrame(path, make_position(sequence, offset), frame)
+            offset = body + frame.length
+            continue
         if frame is not None:
             torn_ends[path] = min(body + frame.length, end)
         offset = data.find(FRAME_MAGIC, offset + 1)
+
+
+def _body_is_right(data: bytes, position: int, frame: FrameHeader) -> bool:
+    body = memoryview(data)[position : position + frame.length]
+    return len(body) == frame.length and crc32c(body, frame.header_crc) == frame.body_crc
 
 
 def _judge(scan: JournalScan, found: list[FoundFrame], durable_position: int, directory: Path) -> None:

@@ -6,12 +6,15 @@ import json
 import os
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from highway.clock import Clock
 from highway.errors import DataDirectoryError
-from highway.storage.filesystem import FileSystem
 from highway.storage.meta import read_file, replace_file
+
+if TYPE_CHECKING:
+    from highway.clock import Clock
+    from highway.storage.filesystem import FileSystem
 
 __all__ = ["DATA_FORMAT", "Layout", "check_format", "lock_directory"]
 

@@ -7,12 +7,15 @@ and the read goes on behind it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import CorruptionError
-from highway.storage.records import RecordBatch
-from highway.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from highway.storage.records import RecordBatch
+    from highway.storage.segment import Segment
 
 __all__ = ["Loaded", "Lost", "find_time", "load_at", "load_before"]
 

@@ -8,19 +8,23 @@ journal has it. Below the durable length nothing is ever cut; what is missing th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from highway.errors import CorruptionError
 from highway.storage.checkpoint import NO_SEGMENT, Gap, LogState
-from highway.storage.descriptors import Descriptors
 from highway.storage.format import SEGMENT_HEADER_BYTES
 from highway.storage.gaps import CORRUPTION, UNCLEAN_STOP, add_gap
-from highway.storage.quarantine import Quarantine
 from highway.storage.records import RecordBatch
-from highway.storage.report import RecoveryReport
 from highway.storage.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, Segment, segment_path
-from highway.storage.scan import ScanResult
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from highway.storage.descriptors import Descriptors
+    from highway.storage.quarantine import Quarantine
+    from highway.storage.report import RecoveryReport
+    from highway.storage.scan import ScanResult
 
 __all__ = ["RecoveredLog", "list_segments", "rebuild_state", "recover_segments"]
 
@@ -132,11 +136,11 @@ def recover_segments(
         )
         log.lose(state.active_base, state.durable_end, CORRUPTION, report, now_ms)
     if log.segments and log.segments[-1].sealed:
-        _reopen_last(log, files)
+        _reopen_last(log)
     return log
 
 
-def _reopen_last(log: RecoveredLog, files: Descriptors) -> None:
+def _reopen_last(log: RecoveredLog) -> None:
     """Take the newest sealed segment as the active one, whose file is gone: appends only roll away from it."""
     segment = log.segments[-1]
     try:

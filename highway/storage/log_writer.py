@@ -10,16 +10,19 @@ learns of it when the job's result arrives and changes `segments` only then. In 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from highway.storage.descriptors import Descriptors
 from highway.storage.format import CODECS
-from highway.storage.pool import Pool
 from highway.storage.records import RecordBatch
 from highway.storage.segment import Segment
-from highway.storage.settings import LogSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from highway.storage.descriptors import Descriptors
+    from highway.storage.pool import Pool
+    from highway.storage.settings import LogSettings
 
 __all__ = ["LogWriter", "Synced", "Written", "roll_age_ms"]
 

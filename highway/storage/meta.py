@@ -16,13 +16,17 @@ The newest two are kept: if one is damaged and the journal still reaches back to
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
 from highway.errors import CorruptionError
-from highway.storage.filesystem import FileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from highway.storage.filesystem import FileSystem
 
 __all__ = ["Meta", "list_snapshots", "parse_snapshot", "read_file", "replace_file", "write_snapshot"]
 

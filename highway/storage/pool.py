@@ -6,11 +6,14 @@ Both have an inline form for tests: then a post is a call, and work waits until 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Handle", "Mailbox", "Pool", "Scheduler"]
 
@@ -53,10 +56,8 @@ class Mailbox:
         self._calls.put((function, args))
         if not self._rung:
             self._rung = True
-            try:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed; Storage.close delivers by itself
                 self._scheduler.call_soon_threadsafe(self.deliver)
-            except RuntimeError:
-                pass  # the loop has been closed; Storage.close delivers by itself
 
     def deliver(self) -> None:
         """Make the calls that are waiting."""

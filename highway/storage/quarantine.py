@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from highway.storage.filesystem import FileSystem
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from highway.storage.filesystem import FileSystem
 
 __all__ = ["Quarantine"]
 

@@ -15,15 +15,13 @@ writes at the end, the journal and the old checkpoints are the same, except for 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from highway.errors import CorruptionError, DataDirectoryError
 from highway.storage.checkpoint import Checkpoint, CheckpointSlots, LogState
-from highway.storage.descriptors import Descriptors
-from highway.storage.filesystem import FileSystem
 from highway.storage.journal import JournalStart
+from highway.storage.journal_files import list_journal
 from highway.storage.journal_format import (
     FILE_HEADER_BYTES,
     DeleteEntry,
@@ -34,14 +32,20 @@ from highway.storage.journal_format import (
     make_position,
     split_position,
 )
-from highway.storage.journal_files import list_journal
 from highway.storage.journal_reader import JournalScan, TornTail, read_entries, scan_journal
-from highway.storage.layout import Layout
 from highway.storage.log_recovery import RecoveredLog, rebuild_state, recover_segments
 from highway.storage.meta import Meta, list_snapshots, parse_snapshot, read_file
 from highway.storage.quarantine import Quarantine
 from highway.storage.report import RecoveryReport
-from highway.storage.settings import LogSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from highway.storage.descriptors import Descriptors
+    from highway.storage.filesystem import FileSystem
+    from highway.storage.layout import Layout
+    from highway.storage.settings import LogSettings
 
 __all__ = ["Recovered", "recover"]
 
@@ -61,7 +65,7 @@ class Recovered:
     meta_entry: int = 1  # first journal entry that no snapshot covers
     meta_first_entry: int = 0  # first journal entry that changed meta and that no snapshot covers, 0 without one
     frames: list[tuple[int, int, int]] = field(default_factory=list)  # (last entry, position, sequence)
-    start: JournalStart = JournalStart(1, 1, 1)
+    start: JournalStart = field(default_factory=lambda: JournalStart(1, 1, 1))
     older_position: int = 0  # where the older valid checkpoint reads the journal from
     newest_position: int = 0  # where the newest does
     unused_files: list[Path] = field(default_factory=list)  # of the journal: ready for recycling
@@ -241,16 +245,14 @@ class _Recovery:
 
     def _cut(self, torn: TornTail) -> None:
         """Cut the journal where it is torn, so that nobody judges these bytes again."""
-        report = self.result.report
-        for path, offset, length in [(torn.path, torn.offset, torn.length), *((p, None, None) for p in torn.later)]:
+        for path, offset in [(torn.path, torn.offset), *((path, FILE_HEADER_BYTES) for path in torn.later)]:
             fd = self._filesystem.open(path, write=True)
             try:
-                start = FILE_HEADER_BYTES if offset is None else offset
-                length = self._filesystem.size(fd) - start if length is None else length
+                length = torn.length if path == torn.path else self._filesystem.size(fd) - offset
                 if length > 0:
-                    self._quarantine.keep(path, start, self._filesystem.pread(fd, length, start))
-                    report.torn_bytes_cut += length
-                self._filesystem.truncate(fd, start)
+                    self._quarantine.keep(path, offset, self._filesystem.pread(fd, length, offset))
+                    self.result.report.torn_bytes_cut += length
+                self._filesystem.truncate(fd, offset)
                 self._filesystem.fsync(fd)
             finally:
                 self._filesystem.close(fd)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from highway.errors import CorruptionError
-from highway.storage.checkpoint import Gap
+if TYPE_CHECKING:
+    from highway.errors import CorruptionError
+    from highway.storage.checkpoint import Gap
 
 __all__ = ["RecoveryReport"]
 

@@ -13,17 +13,20 @@ A message lives at most for the retention, the roll age and one interval of the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import CorruptionError
-from highway.storage.checkpointer import Checkpointer
-from highway.storage.commit_time import CommitTime
-from highway.storage.filesystem import FileSystem
-from highway.storage.log import Log
-from highway.storage.pool import Pool
-from highway.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from highway.storage.checkpointer import Checkpointer
+    from highway.storage.commit_time import CommitTime
+    from highway.storage.filesystem import FileSystem
+    from highway.storage.log import Log
+    from highway.storage.pool import Pool
+    from highway.storage.segment import Segment
 
 __all__ = ["AGE", "SIZE", "Reaper", "SegmentFacts", "Trimmed", "plan"]
 
