@@ -18,9 +18,9 @@ from highway.mqtt.reason_codes import (
     V5,
     V31,
     V311,
-    ConnectReturnCode,
     PacketType,
     ReasonCode,
+    connect_reason_code,
     connect_return_code,
 )
 from highway.mqtt.topics import validate_topic_name
@@ -237,17 +237,17 @@ class ConnackPacket:
 
     @classmethod
     def decode(cls, reader: Reader, version: int) -> ConnackPacket:
-        """The CONNACK at `reader`. From 3.1.1 `reason_code` is the return code, a ConnectReturnCode."""
+        """The CONNACK at `reader`."""
         acknowledge = reader.u8()
         if acknowledge > 1:
             raise MalformedPacketError("CONNACK flags 7 to 1 are not 0", position=reader.position - 1)
         code = reader.u8()
-        known = REASON_CODES[PacketType.CONNACK] if version == V5 else frozenset(ConnectReturnCode)
-        if code not in known:
+        reason_code = code if version == V5 else connect_reason_code(code)
+        if reason_code not in REASON_CODES[PacketType.CONNACK]:
             raise MalformedPacketError(f"CONNACK code {code:#04x}", position=reader.position - 1)
         properties = read_properties(reader, PacketType.CONNACK) if version == V5 else Properties()
         reader.expect_end()
-        return cls(bool(acknowledge), code, properties)
+        return cls(bool(acknowledge), reason_code, properties)
 
     def encode(self, version: int) -> bytes:
         """The packet as bytes for a client of `version`.

@@ -13,6 +13,7 @@ __all__ = [
     "ConnectReturnCode",
     "PacketType",
     "ReasonCode",
+    "connect_reason_code",
     "connect_return_code",
     "subscribe_return_code",
 ]
@@ -112,10 +113,24 @@ CONNECT_RETURN_CODES: dict[int, ConnectReturnCode] = {
     ReasonCode.BAD_AUTHENTICATION_METHOD: ConnectReturnCode.NOT_AUTHORIZED,
 }
 
+_REASON_OF_RETURN_CODE: dict[int, int] = {
+    ConnectReturnCode.ACCEPTED: ReasonCode.SUCCESS,
+    ConnectReturnCode.UNACCEPTABLE_PROTOCOL_VERSION: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+    ConnectReturnCode.IDENTIFIER_REJECTED: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+    ConnectReturnCode.SERVER_UNAVAILABLE: ReasonCode.SERVER_UNAVAILABLE,
+    ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    ConnectReturnCode.NOT_AUTHORIZED: ReasonCode.NOT_AUTHORIZED,
+}
+
 
 def connect_return_code(reason_code: int) -> int:
     """The 3.1.1 return code that says what `reason_code` says, SERVER_UNAVAILABLE when there is no nearer one."""
     return CONNECT_RETURN_CODES.get(reason_code, ConnectReturnCode.SERVER_UNAVAILABLE)
+
+
+def connect_reason_code(return_code: int) -> int | None:
+    """The 5.0 reason code that says what 3.1.1's `return_code` says, None for a number that is no return code."""
+    return _REASON_OF_RETURN_CODE.get(return_code)
 
 
 def subscribe_return_code(reason_code: int) -> int:

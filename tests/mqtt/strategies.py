@@ -180,7 +180,8 @@ def auths(draw):
 @st.composite
 def connacks(draw, version):
     if version != V5:
-        return ConnackPacket(version == 4 and draw(st.booleans()), 0)
+        code = draw(st.sampled_from([0x00, 0x84, 0x85, 0x88, 0x86, 0x87]))
+        return ConnackPacket(version == 4 and code == 0 and draw(st.booleans()), code)
     code = draw(st.sampled_from(sorted(REASON_CODES[PacketType.CONNACK])))
     return ConnackPacket(code == 0 and draw(st.booleans()), code, draw(properties(PacketType.CONNACK)))
 
