@@ -150,6 +150,9 @@ def read_puback_run(data: bytes, position: int) -> tuple[list[int], int]:
     caller to refuse.
     """
     count = (len(data) - position) // 4
+    if count == 1:  # what a client with one message in flight sends
+        packet_id = data[position + 2] << 8 | data[position + 3]
+        return ([packet_id], position + 4) if packet_id else ([], position)
     stop = position + 4 * count
     types = data[position:stop:4]
     lengths = data[position + 1 : stop : 4]

@@ -28,6 +28,10 @@ MAX_PACKET_BYTES = 5 + MAX_REMAINING_LENGTH
 # so that judging stays linear in what the peer sends.
 _JUDGE_ALWAYS_BYTES = 1_024
 
+# Looked up for each packet, where the attribute of an enum is slow.
+_PUBLISH = int(PacketType.PUBLISH)
+_PUBACK = int(PacketType.PUBACK)
+
 # Packets of a fixed size before 5.0, by type, as remaining length. PINGREQ has none in 5.0 either.
 _FIXED_LENGTHS: dict[int, int] = {
     PacketType.PUBACK: 2,
@@ -186,13 +190,14 @@ class ServerProtocol:
                 if not body:
                     break
             end = body + remaining
-            self._check_size(packet_type, remaining, end - position)
+            if end - position > self._limit or (remaining != 2 and packet_type in _FIXED_LENGTHS):
+                self._check_size(packet_type, remaining, end - position)
             if end > size:
                 self._hold(data[position:], end - position)
                 return
-            if packet_type == PacketType.PUBLISH and self._publishes is not None:
+            if packet_type == _PUBLISH and self._publishes is not None:
                 position = self._publishes.read_run(data, position, body, end, events)  # type: ignore[arg-type]
-            elif packet_type == PacketType.PUBACK and remaining == 2:
+            elif packet_type == _PUBACK and remaining == 2:
                 position = self._read_pubacks(data, position, events)
             else:
                 self._read_packet(data[position:end], body - position, events)
