@@ -20,6 +20,7 @@ from . import delivery, pumping, session_store
 from .delayed_feed import DelayedFeed
 from .feed import Feed, LiveRun
 from .inflight import Message
+from .replay import gaps_between
 from .retained import RetainedStore
 from .routing import Route, Router
 from .session import Session
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from .client import Client
     from .cursor import Cursor
-    from .link import Link, Scheduler
+    from .link import Scheduler
     from .session_store import Puts
     from .settings import BrokerSettings, TopicEntry
 
@@ -123,7 +124,7 @@ class Broker:
         if session.persistent:
             puts.append(session_store.session_put(session))
         if puts:
-            self.storage.put(puts)
+            self.store(puts)
         client.session = session
         client.will = packet.will
         session.link = client.link
@@ -136,7 +137,7 @@ class Broker:
         client.link.write(ConnackPacket(session_present=False, reason_code=reason_code).encode(packet.protocol_version))
         client.link.close()
 
-    def online(self, session: Session, link: Link) -> None:
+    def online(self, session: Session) -> None:
         """Let messages flow to a session whose CONNACK is out."""
         for subscription in session.subscriptions():
             self.router.add(subscription)
@@ -159,7 +160,7 @@ class Broker:
         self._offline(session)
         if session.persistent:
             session.expires_at_ms = None if session.expiry_ms is None else self.clock.now_ms() + session.expiry_ms
-            self.storage.put(
+            self.store(
                 [
                     session_store.session_put(session),
                     *session_store.inflight_puts(session),
@@ -271,7 +272,7 @@ class Broker:
         else:
             self.retained.delete(run.topic_name)
         if journal:
-            self.storage.put([session_store.retained_put(message)])
+            self.store([session_store.retained_put(message)])
         self.counters.retained = len(self.retained)
 
     def hold_back(self, client: Client) -> None:
@@ -320,15 +321,11 @@ class Broker:
     def gap(self, cursor: Cursor, from_offset: int, to_offset: int) -> None:
         """A cursor met offsets that are gone; what of them was ever a message is counted and reported."""
         session, log = cursor.reader.session, cursor.feed.log
-        for gap in log.gaps_between(from_offset, to_offset):
+        for gap in gaps_between(log, from_offset, to_offset):
             self.counters.gap_messages += gap.to_offset - gap.from_offset
             logger.warning(
                 "client %s: log %s: offsets %d to %d are gone (%s)",
-                session.client_id,
-                log.name,
-                gap.from_offset,
-                gap.to_offset - 1,
-                gap.reason,
+                *(session.client_id, log.name, gap.from_offset, gap.to_offset - 1, gap.reason),
             )
             pumping.send_gap_notice(cursor, gap)
 
@@ -340,10 +337,17 @@ class Broker:
 
     # What is stored by and by.
 
+    def store(self, puts: Puts, durability: Durability = Durability.BALANCED) -> None:
+        """Put session state into the journal; while the disk takes nothing, the state in memory is all there is."""
+        try:
+            self.storage.put(puts, durability)
+        except StorageError as error:
+            logger.error("session state could not be stored: %s", error)
+
     def store_inflight(self, session: Session, written: Callable[[StorageError | None], None]) -> None:
         """Store the session's messages in flight and its positions, then call `written`."""
         puts = [*session_store.inflight_puts(session), *session_store.position_puts(session)]
-        self.storage.put(puts)
+        self.store(puts)
         self.storage.after(Durability.BALANCED, written)
 
     def _store_positions(self) -> None:
@@ -360,7 +364,7 @@ class Broker:
                 if session.persistent:
                     puts += session_store.position_puts(session)
         if puts and self.storage.writable:
-            self.storage.put(puts, Durability.FAST)
+            self.store(puts, Durability.FAST)
         self._timers[0] = self.scheduler.call_later(POSITIONS_INTERVAL_S, self._store_positions)
 
     def _expire_sessions(self) -> None:
@@ -368,7 +372,7 @@ class Broker:
         expired = [s for s in self.sessions.values() if s.expires_at_ms is not None and s.expires_at_ms <= now_ms]
         for session in expired:
             logger.info("client %s: session expired", session.client_id)
-            self.storage.put(self._end_session(session))
+            self.store(self._end_session(session))
         self.counters.clients_expired += len(expired)
         self._count_clients()
         self._timers[1] = self.scheduler.call_later(EXPIRY_INTERVAL_S, self._expire_sessions)

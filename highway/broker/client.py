@@ -8,6 +8,7 @@ Owner: the event loop.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from highway.errors import StorageError
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Client"]
 
+logger = logging.getLogger("highway.broker")
+
 PACKET_ID_NOT_FOUND = 0x92
 
 
@@ -76,8 +79,7 @@ class Client:
 
     def handle(self, events: Sequence[Event]) -> None:
         """Do what the packets of one chunk ask for."""
-        if self._deferred is not None:
-            self._deferred.extend(events)
+        if self._defer(events):
             return
         counters = self.broker.counters
         for index, event in enumerate(events):
@@ -85,13 +87,20 @@ class Client:
             if self.session is None and type(event) is not ConnectPacket:
                 return  # taken over or refused while the chunk was being worked off
             HANDLERS[type(event)](self, event)
-            if self._deferred is not None:
-                self._deferred.extend(events[index + 1 :])
+            if self._defer(events[index + 1 :]):
                 return
         if self._acks:
             self._send_acks()
 
-    def _connect(self, packet: ConnectPacket) -> None:
+    def _defer(self, events: Sequence[Event]) -> bool:
+        """Keep events for later, if the CONNECT before them still waits for the journal."""
+        if self._deferred is None:
+            return False
+        self._deferred.extend(events)
+        return True
+
+    def on_connect(self, packet: ConnectPacket) -> None:
+        """Find or make the session; the answer may have to wait for the journal."""
         self.broker.connect(self, packet)
 
     def connected(self, connack: ConnackPacket, *, journaled: bool) -> None:
@@ -104,9 +113,9 @@ class Client:
 
     def _connect_journaled(self, connack: ConnackPacket, error: StorageError | None) -> None:
         events, self._deferred = self._deferred or [], None
-        if error is not None or self.session is None:
-            self.link.close()
-            return
+        if error is not None:
+            # Readers and idle sensors are welcome while the disk takes nothing: they lose nothing by it.
+            logger.warning("client %s: its session could not be stored: %s", self.client_id, error)
         self._answer_connect(connack)
         self.handle(events)
 
@@ -115,11 +124,12 @@ class Client:
         if session is not None:
             self.link.established(self.keep_alive)
             self.link.write(connack.encode(session.version))
-            self.broker.online(session, self.link)
+            self.broker.online(session)
 
     # Publishing.
 
-    def _publish(self, run: PublishRun) -> None:
+    def on_publish(self, run: PublishRun) -> None:
+        """Append a run, and gather its acknowledgements for the end of the chunk."""
         session, broker = self.session, self.broker
         assert session is not None
         count = len(run.payloads)
@@ -179,7 +189,8 @@ class Client:
         elif self.session is not None:
             self.broker.refuse_publish(self, error)
 
-    def _pubrel(self, packet: PubrelPacket) -> None:
+    def on_pubrel(self, packet: PubrelPacket) -> None:
+        """The client has our PUBREC: forget the id, then PUBCOMP."""
         session = self.session
         assert session is not None
         reason = 0 if packet.packet_id in session.received else PACKET_ID_NOT_FOUND
@@ -188,12 +199,13 @@ class Client:
         self._acks.append(PubcompPacket(packet.packet_id, reason).encode(session.version))
         if session.persistent and not reason:
             # Were PUBCOMP sent first and the removal lost, a new message under this id would be taken for a repetition.
-            self.broker.storage.put([received_put(session, packet.packet_id, present=False)])
+            self.broker.store([received_put(session, packet.packet_id, present=False)])
             self._acks_mode = max(self._acks_mode, Durability.BALANCED)
 
     # Acknowledging.
 
-    def _pubacks(self, run: PubackRun) -> None:
+    def on_pubacks(self, run: PubackRun) -> None:
+        """The end of QoS 1 messages."""
         session = self.session
         assert session is not None
         self.broker.counters.messages_received += len(run.packet_ids) - 1
@@ -205,11 +217,12 @@ class Client:
         if session.stored_ids:
             puts = acknowledged_puts(session, packet_ids)
             if puts:
-                self.broker.storage.put(puts, Durability.FAST)
+                self.broker.store(puts, Durability.FAST)
         if session.behind or session.resend or session.retained:
             self.broker.pump(session)
 
-    def _pubrec(self, packet: PubrecPacket) -> None:
+    def on_pubrec(self, packet: PubrecPacket) -> None:
+        """The client has a QoS 2 message: PUBREL."""
         session = self.session
         assert session is not None
         if packet.reason_code >= 0x80:
@@ -221,11 +234,12 @@ class Client:
         entry = session.inflight.get(packet.packet_id)
         if known and session.persistent and entry is not None and entry[0] is not None and isinstance(entry[1], int):
             # Were PUBREL sent first and this lost, the message would be sent again and taken for a new one.
-            self.broker.storage.put([released_put(session, packet.packet_id, entry[0], entry[1], entry[2])])
+            self.broker.store([released_put(session, packet.packet_id, entry[0], entry[1], entry[2])])
             self._acks_mode = max(self._acks_mode, Durability.BALANCED)
         self._acks.append(pubrel)
 
-    def _pubcomp(self, packet: PubcompPacket) -> None:
+    def on_pubcomp(self, packet: PubcompPacket) -> None:
+        """The end of a QoS 2 message."""
         session = self.session
         assert session is not None
         session.inflight.remove(packet.packet_id)
@@ -233,18 +247,22 @@ class Client:
 
     # The rest.
 
-    def _subscribe(self, packet: SubscribePacket) -> None:
+    def on_subscribe(self, packet: SubscribePacket) -> None:
+        """See `subscribing`."""
         assert self.session is not None
         SubscribeOperation(self, self.session, packet).run()
 
-    def _unsubscribe(self, packet: UnsubscribePacket) -> None:
+    def on_unsubscribe(self, packet: UnsubscribePacket) -> None:
+        """See `subscribing`."""
         assert self.session is not None
         unsubscribe(self, self.session, packet)
 
-    def _pingreq(self, _: PingreqPacket) -> None:
+    def on_pingreq(self, _: PingreqPacket) -> None:
+        """[MQTT-3.12.4-1]."""
         self.link.write(PINGRESP)
 
-    def _disconnect(self, packet: DisconnectPacket) -> None:
+    def on_disconnect(self, packet: DisconnectPacket) -> None:
+        """A clean end."""
         # [MQTT-3.1.2-10] The will goes with a DISCONNECT, unless MQTT 5 asks for it with reason 0x04.
         if packet.reason_code != 0x04:
             self.will = None
@@ -262,14 +280,14 @@ class Client:
 
 
 HANDLERS: dict[type, Callable[[Client, Any], None]] = {
-    ConnectPacket: Client._connect,
-    PublishRun: Client._publish,
-    PubackRun: Client._pubacks,
-    PubrecPacket: Client._pubrec,
-    PubrelPacket: Client._pubrel,
-    PubcompPacket: Client._pubcomp,
-    SubscribePacket: Client._subscribe,
-    UnsubscribePacket: Client._unsubscribe,
-    PingreqPacket: Client._pingreq,
-    DisconnectPacket: Client._disconnect,
+    ConnectPacket: Client.on_connect,
+    PublishRun: Client.on_publish,
+    PubackRun: Client.on_pubacks,
+    PubrecPacket: Client.on_pubrec,
+    PubrelPacket: Client.on_pubrel,
+    PubcompPacket: Client.on_pubcomp,
+    SubscribePacket: Client.on_subscribe,
+    UnsubscribePacket: Client.on_unsubscribe,
+    PingreqPacket: Client.on_pingreq,
+    DisconnectPacket: Client.on_disconnect,
 }

@@ -117,16 +117,14 @@ class Cursor:
                 self.reader.session.broker.gap(self, self._next_offset, end)
                 self._next_offset = end
                 continue
-            before = self._next_offset
-            sent += self._send(batch, visible, budget - sent)
-            if self.loading or self._next_offset == before:
+            size, goes_on = self._send(batch, visible, budget - sent)
+            sent += size
+            if not goes_on:
                 return sent
-            if self._next_offset < min(batch.end_offset, visible) and sent < budget:
-                return sent  # the window is full in the middle of the batch
         return sent
 
-    def _send(self, batch: RecordBatch, visible: int, budget: int) -> int:
-        """Send the records of `batch` from `next_offset` on; returns bytes and moves `next_offset`."""
+    def _send(self, batch: RecordBatch, visible: int, budget: int) -> tuple[int, bool]:
+        """Send the records of `batch` from `next_offset` on; returns the bytes, and whether what follows may go too."""
         records = batch.records()
         dense = len(records) == batch.end_offset - batch.base_offset
         start = self._next_offset - batch.base_offset if dense else bisect_left(records, (self._next_offset,))
@@ -141,15 +139,15 @@ class Cursor:
         if not chunk.offsets:
             self._next_offset = next_offset
             session.send(chunk.data, chunk.count)
-            return len(chunk.data)
+            return len(chunk.data), whole
         if session.persistent and 2 in chunk.qos:
             self._send_after_journal(chunk, next_offset)
-            return len(chunk.data)
+            return len(chunk.data), False
         session.inflight.take(chunk.packet_ids, self, chunk.offsets, chunk.qos)
         self._next_offset = next_offset
         session.dirty = True
         session.send(chunk.data, chunk.count)
-        return len(chunk.data)
+        return len(chunk.data), whole
 
     def _send_after_journal(self, chunk: delivery.Chunk, next_offset: int) -> None:
         """Send QoS 2 messages once the journal knows their packet ids.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .routing import Route, Target
     from .session import Reader
 
-__all__ = ["Chunk", "Plan", "deliver_live", "encode_records"]
+__all__ = ["Chunk", "Plan", "addressed_name", "deliver_live", "encode_records"]
 
 MQTT_5 = 5
 
@@ -43,15 +43,21 @@ class Plan:
         )
 
 
+def addressed_name(offset: int, topic_name: bytes) -> bytes:
+    """The name under which a `$log` subscription gets a message: the address of the record."""
+    return b"$log/%d/%b" % (offset, topic_name)
+
+
 def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
     """Hand a run that just became visible to one LIVE cursor, or let it fall back to the log."""
     cursor = target.cursor
     if cursor is None or not cursor.live:
         return
     session = cursor.reader.session
+    link = session.link
     qos = min(run.qos, target.qos)
     count = len(run.payloads)
-    if session.link.congested or cursor.reader.addressed or (qos and session.quota < count):
+    if link is None or link.congested or cursor.reader.addressed or (qos and session.quota < count):
         cursor.fall_back(run.base_offset)
         return
     if not qos:
@@ -127,20 +133,20 @@ def encode_records(reader: Reader, records: Sequence[Record], quota: int, budget
         limit = plan.qos
         if limit >= 0 and (not reader.since or reader.wants(topic_name, offset)):
             qos = flags & 3
-            qos = min(qos, limit)
-            if is_mqtt_5:
-                payload = property_block(properties) + payload
-            heads = plan.heads if not reader.addressed else Plan(b"$log/%d/%b" % (offset, topic_name), 0).heads
+            if qos > limit:  # noqa: PLR1730  min() is a call for each message
+                qos = limit
+            tail = property_block(properties) + payload if is_mqtt_5 else payload
+            heads = plan.heads if not reader.addressed else Plan(addressed_name(offset, topic_name), 0).heads
             if qos:
                 if len(offsets) == len(id_bytes):
                     break
-                append(heads[qos][len(payload)])
+                append(heads[qos][len(tail)])
                 append(id_bytes[len(offsets)])
                 offsets.append(offset)
                 granted.append(qos)
             else:
-                append(heads[0][len(payload)])
-            append(payload)
+                append(heads[0][len(tail)])
+            append(tail)
             chunk.count += 1
             budget -= len(payload) + len(topic_name) + 8
         chunk.scanned += 1

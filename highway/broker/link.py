@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Link", "Scheduler", "TimerHandle"]
 
@@ -16,9 +19,9 @@ class TimerHandle(Protocol):
 class Scheduler(Protocol):
     """The event loop as the broker and the log see it."""
 
-    def call_soon(self, callback: object, *args: object) -> object: ...
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> object: ...
 
-    def call_later(self, delay: float, callback: object, *args: object) -> TimerHandle: ...
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> TimerHandle: ...
 
 
 class Link(Protocol):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from highway.errors import StorageError
 from highway.mqtt import PubrelPacket
 
+from .delivery import addressed_name
 from .inflight import RELEASED, Message
 
 if TYPE_CHECKING:
@@ -32,29 +33,26 @@ TURN_BYTES = 64 * 1024
 
 def pump(session: Session) -> bool:
     """Send what can go now; True if there is more that only waits for the next turn."""
-    link = session.link
-    if link is None or session.corked or link.congested:
+    if session.is_blocked() or (session.resend and not _send_again(session)):
         return False
-    if session.resend and not _send_again(session):
-        return False
-    while session.retained and session.quota > 0 and not link.congested:
+    while session.retained:
+        if session.is_blocked() or session.quota <= 0:
+            return False
         _send_retained(session)
-    if session.retained:
-        return False
     more = False
     for cursor in list(session.behind):
-        if link.congested:
+        if session.is_blocked():
             return False
         sent = cursor.advance(TURN_BYTES)
         if sent and cursor in session.behind and not cursor.loading and session.quota > 0:
             more = True
-    return more and not link.congested
+    return more and not session.is_blocked()
 
 
 def _send_again(session: Session) -> bool:
     """Send what an earlier connection left unacknowledged, in its order; True when all of it is out. [MQTT-4.4.0-1]"""
     link = session.link
-    while session.resend and session.quota > 0 and link is not None and not link.congested:
+    while session.resend and session.quota > 0 and link is not None and not session.is_blocked():
         packet_id, entry = session.resend[0]
         cursor, where, state = entry
         if state == RELEASED:
@@ -96,7 +94,7 @@ def _send_record(session: Session, packet_id: int, entry: Entry, batch: RecordBa
         return False
     _, _, _, topic_name, properties, payload = record
     if cursor.reader.addressed:
-        topic_name = b"$log/%d/%b" % (offset, topic_name)
+        topic_name = addressed_name(record[0], topic_name)
     message = Message(topic_name, payload, state, False, properties)
     # [MQTT-3.3.1-1] DUP says that it may have come before.
     session.send(message.encode(session.version, state, packet_id, dup=True), 1)
@@ -124,6 +122,4 @@ def send_gap_notice(cursor: Cursor, gap: Gap) -> None:
         return
     value = {"from": gap.from_offset, "to": gap.to_offset - 1, "reason": gap.reason}
     topic_name = b"$gap/" + cursor.feed.log.name.encode()
-    session.send(
-        Message(topic_name, json.dumps(value).encode(), 0, False, b"").encode(session.version, 0), 1
-    )
+    session.send(Message(topic_name, json.dumps(value).encode(), 0, False, b"").encode(session.version, 0), 1)

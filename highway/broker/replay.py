@@ -9,22 +9,24 @@ Owner: the event loop.
 from __future__ import annotations
 
 import heapq
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
 from highway.mqtt.topics import matches
+from highway.storage import Gap
 
 from .replay_from import TOPIC_FILTER_INVALID, From, FromKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from highway.storage import RecordBatch
+    from highway.storage import Log, RecordBatch
 
     from .feed import Feed
     from .link import Scheduler
 
-__all__ = ["Answer", "Starts", "find_starts", "range_of"]
+__all__ = ["Answer", "Starts", "find_starts", "gaps_between", "range_of"]
 
 Starts: TypeAlias = "dict[Feed, int]"
 Answer: TypeAlias = "Starts | ProtocolError | StorageError"
@@ -76,6 +78,18 @@ def range_of(feed: Feed) -> str:
     return f"it holds offsets {feed.log.log_start_offset} to {feed.visible - 1}"
 
 
+def gaps_between(log: Log, from_offset: int, to_offset: int) -> list[Gap]:
+    """What is gone of [from_offset, to_offset): what retention took, and the recorded gaps; other holes never were messages."""
+    found = []
+    if from_offset < log.log_start_offset:
+        found.append(Gap(from_offset, min(to_offset, log.log_start_offset), "retention", 0))
+    for gap in log.gaps:
+        start, end = max(gap.from_offset, from_offset), min(gap.to_offset, to_offset)
+        if start < end:
+            found.append(gap._replace(from_offset=start, to_offset=end))
+    return found
+
+
 class _TimeSearch:
     """The first offset at or after a time, in several logs at once."""
 
@@ -89,7 +103,7 @@ class _TimeSearch:
         if not self._feeds:
             self._done({})
         for feed in self._feeds:
-            feed.log.offset_at(self._time_ms, lambda found, feed=feed: self._found(feed, found))  # type: ignore[misc]
+            feed.log.offset_at(self._time_ms, partial(self._found, feed))
 
     def _found(self, feed: Feed, found: int | StorageError) -> None:
         # A log that can't tell starts where it begins: more than was asked for, and nothing is missing.

@@ -178,6 +178,10 @@ class Session:
         """How many more messages may be in flight."""
         return self.max_inflight - len(self.inflight)
 
+    def is_blocked(self) -> bool:
+        """Whether nothing can be sent now: offline, before a SUBACK, or the socket does not keep up."""
+        return self.link is None or bool(self.corked) or self.link.congested
+
     def send(self, data: bytes, count: int) -> None:
         """Write `count` PUBLISH packets to the connection, which must be there."""
         if data and self.link is not None:

@@ -24,8 +24,7 @@ from .session import ORDINARY, Reader, Session
 from .session_store import Puts, cursor_drop, position_puts, session_put
 
 if TYPE_CHECKING:
-    from highway.mqtt import SubscribePacket, UnsubscribePacket
-    from highway.mqtt import Subscription as Request
+    from highway.mqtt import SubscribePacket, Subscription as Request, UnsubscribePacket
     from highway.storage import Record
 
     from .client import Client
@@ -146,9 +145,7 @@ class SubscribeOperation:
             raise ProtocolError(f"{OffsetNotFoundError.status}: {range_of(feed)}", 0x8F)
         feed.log.fetch(special.offset, found)
 
-    def _grant_reply(
-        self, index: int, request: Request, payload: bytes, qos: int, properties: bytes = b""
-    ) -> None:
+    def _grant_reply(self, index: int, request: Request, payload: bytes, qos: int, properties: bytes = b"") -> None:
         self._replies.append((Message(request.topic_filter, payload, qos, False, properties), qos))
         self._codes[index] = request.qos
         self._finish_when_complete()
@@ -176,9 +173,7 @@ class SubscribeOperation:
 
         find_starts(special.start, special.topic_filter, feeds, self._broker.scheduler, found)
 
-    def _start_replay(
-        self, request: Request, special: ReplayRequest, source: bytes, starts: dict[Feed, int]
-    ) -> None:
+    def _start_replay(self, request: Request, special: ReplayRequest, source: bytes, starts: dict[Feed, int]) -> None:
         """Begin at `starts`; a subscription to the same filter with another <from> moves, it doesn't double."""
         session = self._session
         reader = session.readers.get(source)
@@ -214,7 +209,7 @@ class SubscribeOperation:
             self._finish(None)
             return
         puts = [session_put(self._session), *position_puts(self._session)]
-        self._broker.storage.put(puts)
+        self._broker.store(puts)
         self._broker.storage.after(Durability.BALANCED, self._finish)
 
     def _finish(self, error: StorageError | None) -> None:
@@ -255,5 +250,5 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
     if not session.persistent or not puts:
         client.link.write(unsuback)
         return
-    broker.storage.put([session_put(session), *puts])
+    broker.store([session_put(session), *puts])
     broker.storage.after(Durability.BALANCED, lambda error: None if error else client.link.write(unsuback))

@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
         self.congested = False
         self._shared.broker.drained(self._client)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         if self._timer is not None:
             self._timer.cancel()
         self._shared.open.discard(self)
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         logger.warning("client %r at %s: closed: %s", self._client.client_id, self.peer, error.detail)
-        self.write(self._protocol.error_reply())
+        self.write(self._protocol.error_reply(connack_sent=self._client.session is not None))
         self.close()
         self._client.violated()
 

@@ -21,9 +21,9 @@ from highway.storage import Storage
 from .connection import Connections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from highway.config import Settings
+    from highway.config import Listener, Settings
 
 __all__ = ["EXIT_DISK_FAILED", "run"]
 
@@ -66,6 +66,19 @@ def _raise_descriptor_limit(max_connections: int) -> None:
         logger.warning("the limit of %d open files allows about %d connections", hard, max(0, hard - 256))
 
 
+def _say(line: str) -> None:
+    sys.stderr.write(f"highway: {line}\n")
+    sys.stderr.flush()
+
+
+def _say_how_to_try(listeners: Sequence[Listener]) -> None:
+    """Two lines to paste: one publishes, one replays."""
+    if listeners:
+        address = f"-h {listeners[0].host} -p {listeners[0].port}"
+        _say(f"""try: mosquitto_pub {address} -q 1 -t highway/A1/telemetry -m '{{"speed_kmh":82.5}}'""")
+        _say(f"and: mosquitto_sub {address} -v -t '$replay/earliest/highway/#'")
+
+
 async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[int] = loop.create_future()
@@ -75,9 +88,7 @@ async def _serve(settings: Settings) -> int:
             stopped.set_result(code)
 
     clock = SystemClock()
-    storage = Storage.open(
-        settings.data_dir, settings.logs, scheduler=loop, clock=clock, settings=settings.storage
-    )
+    storage = Storage.open(settings.data_dir, settings.logs, scheduler=loop, clock=clock, settings=settings.storage)
     logger.info("data in %s: %s", settings.data_dir, storage.report)
 
     def fault(error: StorageError) -> None:
@@ -94,12 +105,13 @@ async def _serve(settings: Settings) -> int:
     try:
         for listener in settings.listeners:
             servers.append(await loop.create_server(connections, listener.host, listener.port, backlog=4096))
-            print(f"highway: MQTT on {listener.host}:{listener.port} ({listener.name})", file=sys.stderr)
+            _say(f"MQTT on {listener.host}:{listener.port} ({listener.name})")
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the process: no collection has to look at it again
-        print("highway: ready", file=sys.stderr, flush=True)
+        _say_how_to_try(settings.listeners)
+        _say("ready")
         code = await stopped
-        print(f"highway: stopping with code {code}", file=sys.stderr, flush=True)
+        _say(f"stopping with code {code}")
     finally:
         for server in servers:
             server.close()
