@@ -188,11 +188,13 @@ class PublishReader:
         payloads = [data[place:end]]
         # At QoS 0 the property block, if any, is part of what followers must have in common up to the payload.
         head_end = topic_end if first & 6 else topic_end + len(tail)
+        key = data[body:head_end]
+        key_at = body - start
         # Most devices send one message at a time, and a long topic is not worth the memory: nothing to remember then.
-        if end < len(data) and data[end] == first and head_end - start <= _MAX_REMEMBERED_BYTES:
-            sizes = self._sizes_of(first, data[body:head_end], body - start)
+        if data.startswith(key, end + key_at) and head_end - start <= _MAX_REMEMBERED_BYTES:
+            sizes = self._sizes_of(first, key, key_at)
             sizes[data[start:head_end]] = end - start
-            follower = _Follower(first, data[body:head_end], body - start, self._max_packet_bytes, sizes)
+            follower = _Follower(first, key, key_at, self._max_packet_bytes, sizes)
             if not first & 6:
                 end = _follow_qos0(data, end, follower, payloads)
             elif tail:
