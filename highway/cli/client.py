@@ -16,11 +16,13 @@ import aiomqtt
 import click
 
 from highway.cli.exits import CommandError, Exit
+from highway.errors import MqttError
+from highway.mqtt.topics import validate_topic_filter, validate_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-__all__ = ["Connection", "connect", "connection_options", "refused_filters"]
+__all__ = ["Connection", "check_topic_filter", "check_topic_name", "connect", "connection_options", "refused_filters"]
 
 # How long one acknowledgement may take. A broker that pauses publishers while its disk is slow is no failure.
 ACK_TIMEOUT_S = 60.0
@@ -56,6 +58,23 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*args, connection=connection, **options)
 
     return with_connection
+
+
+def check_topic_name(text: str) -> None:
+    """Return if `text` names one topic; UsageError with the rule that it breaks."""
+    _check(text, validate_topic_name)
+
+
+def check_topic_filter(text: str) -> None:
+    """Return if `text` may be subscribed to; UsageError with the rule that it breaks."""
+    _check(text, validate_topic_filter)
+
+
+def _check(text: str, validate: Callable[[bytes], None]) -> None:
+    try:
+        validate(text.encode())
+    except (MqttError, UnicodeEncodeError) as error:
+        raise click.UsageError(f"{text!r} can't be used here: {error}") from error
 
 
 def _ask_password() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from highway.cli.client import Connection, connect, connection_options, refused_filters
+from highway.cli.client import Connection, check_topic_name, connect, connection_options, refused_filters
 from highway.cli.exits import CommandError, Exit
 from highway.cli.messages import message_fields, payload_of
 
@@ -33,8 +33,7 @@ def fetch(connection: Connection, topic: str, offset: int, timeout: float, *, as
     Exit code 3 when there is none: never was, was deleted by retention, or is of another topic. The error names the
     offsets that are there.
     """
-    if "+" in topic or "#" in topic or not topic:
-        raise click.UsageError(f"{topic!r} names no single topic: one without + and # is wanted")
+    check_topic_name(topic)
     return asyncio.run(_fetch(connection, topic, offset, timeout, as_json=as_json))
 
 

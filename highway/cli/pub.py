@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from highway.cli.client import Connection, connect, connection_options
+from highway.cli.client import Connection, check_topic_name, connect, connection_options
 from highway.cli.exits import CommandError
 from highway.cli.lines import read_lines
 
@@ -53,8 +53,7 @@ def pub(
     With QoS 1 or 2, exit code 0 says that the broker has taken responsibility for every message, in the way that the
     durability of the topic promises. Exactly one of -m, -f, -l and -n says what to publish.
     """
-    if "+" in topic or "#" in topic or not topic:
-        raise click.UsageError(f"{topic!r} can't be published to: a topic without + and # is wanted")
+    check_topic_name(topic)
     sources = [message is not None, file is not None, stdin_line, null_message]
     if sources.count(True) != 1:
         raise click.UsageError("exactly one of -m, -f, -l and -n is wanted")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from highway.broker.replay_from import parse_from
-from highway.cli.client import Connection, connect, connection_options, refused_filters
+from highway.cli.client import Connection, check_topic_filter, connect, connection_options, refused_filters
 from highway.cli.exits import CommandError, Exit
 from highway.cli.messages import message_fields, payload_of
 from highway.clock import SystemClock
@@ -59,6 +59,8 @@ def sub(
     """
     if disable_clean_session and connection.client_id is None:
         raise click.UsageError("-c needs -i: a session is kept under the client id")
+    for topic_filter in filters:
+        check_topic_filter(topic_filter)
     if start is not None:
         filters = tuple(replay_filter(start, topic_filter) for topic_filter in filters)
     printer = _Printer(verbose=verbose, as_json=as_json)
@@ -78,6 +80,15 @@ def replay_filter(start: str, topic_filter: str) -> str:
         _, group, rest = (*topic_filter.split("/", 2), "", "")[:3]
         return f"$share/{group}/$replay/{start}/{rest}"
     return f"$replay/{start}/{topic_filter}"
+
+
+def _refusal(filters: list[str]) -> CommandError:
+    """The error for `filters` that the broker refuses. MQTT 3.1.1 has no word for the reason."""
+    text = f"the broker refuses {', '.join(filters)}"
+    if "$replay/" in filters[0] or "$log/" in filters[0]:
+        reason = "the offset is not there yet, or an offset was given for a filter that spans several logs"
+        return CommandError(f"{text}: {reason}", Exit.NOT_FOUND)
+    return CommandError(text, Exit.REFUSED)
 
 
 class _Printer:
@@ -117,8 +128,7 @@ async def _receive(
         granted = await client.subscribe([(topic_filter, qos) for topic_filter in filters])
         refused = refused_filters(granted, filters)
         if refused:
-            code = Exit.NOT_FOUND if refused[0].startswith("$") else Exit.REFUSED
-            raise CommandError(f"the broker refuses {', '.join(refused)}", code)
+            raise _refusal(refused)
         async for message in client.messages:
             printer.write(message)
             if printer.count == count:
