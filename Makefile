@@ -16,8 +16,9 @@ run: $(VENV)/.installed ## Install and serve on 127.0.0.1:1883, data in ./highwa
 test: $(VENV)/.installed-test ## Install and run all tests; ARGS="..." goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(VENV)/.installed-test ## Lint and types
+check: $(VENV)/.installed-test ## Lint, format and types
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean: ## Remove the virtual environment and caches; data stays
