@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = ["MessageCounter"]
+
+
+class _Speed(ProgressColumn):
+    """Messages a second, once there is something to divide."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="dim")
 
 
 class MessageCounter:
@@ -20,7 +28,7 @@ class MessageCounter:
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn(f"{{task.completed:,.0f}} messages {what}"),
-            TextColumn("{task.speed:,.0f}/s", style="dim"),
+            _Speed(),
             TimeElapsedColumn(),
             console=Console(stderr=True),
         )
