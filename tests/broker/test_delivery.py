@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from highway.storage import Durability
 from tests.broker.rig import Peer, Rig
 from tests.harness import packets
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FAST, BALANCED, SAFE = Durability.FAST, Durability.BALANCED, Durability.SAFE
 
