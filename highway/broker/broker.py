@@ -230,7 +230,7 @@ class Broker:
         except StorageError:
             feed.forget()
             raise
-        return log.settings.durability
+        return log.acknowledge_at
 
     def entry_durability(self, topic_name: bytes) -> Durability:
         """The point at which a repetition of a message on that topic is acknowledged."""

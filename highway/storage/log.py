@@ -214,6 +214,14 @@ class Log(LogView):
         elif committer.flush_due_ms > settings.flush_interval_ms:
             committer.arm_flush(settings.flush_interval_ms)
 
+    @property
+    def acknowledge_at(self) -> Durability:
+        """Return the point at which the last append is to be acknowledged: the log's, or SAFE while it reserves offsets.
+
+        Who has an acknowledgement and then asks for the end of the log must find it behind the message.
+        """
+        return Durability.SAFE if self.log_end_offset > self._ceiling else self._durability
+
     def _reserve(self, end: int) -> None:
         """Ask for more offsets: enough for `end`, and more blocks at a time when they go fast."""
         committer = self._committer
@@ -267,7 +275,7 @@ class Log(LogView):
         index = bisect_right(self._entries, synced)
         if index:
             return self._tail[index - 1].end_offset
-        if self._entries and self._drained_entry > synced:
+        if self._drained_entry > synced:
             return self._durable[2]
         return self._tail[0].base_offset if self._tail else self.log_end_offset
 

@@ -188,8 +188,8 @@ def test_mosquitto_sub_says_that_a_bad_from_was_refused(replayed: tuple[BrokerPr
 
 def test_fetch_one_with_mosquitto_sub(replayed: tuple[BrokerProcess, int]) -> None:
     broker, _ = replayed
-    code, lines, stderr = mosquitto_sub(broker.port, "-t", "$fetch/17/highway/A1/telemetry", "-C", "1", "-v")
-    assert (code, lines) == (0, ["$fetch/17/highway/A1/telemetry 17"]), stderr
+    code, lines, stderr = mosquitto_sub(broker.port, "-t", "$fetch/17/highway/A2/telemetry", "-C", "1", "-v")
+    assert (code, lines) == (0, ["$fetch/17/highway/A2/telemetry 17"]), stderr
 
 
 def test_fetch_answers_exactly_once_and_leaves_no_subscription(replayed: tuple[BrokerProcess, int]) -> None:
