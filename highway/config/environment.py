@@ -36,11 +36,8 @@ def _apply(document: Document, name: str, text: str) -> None:
     path, container = _descend(document, words, mark)
     if container is None:
         return
+    document.forget(path)
     value = _read(document, path, text, mark)
-    for known in [known for known in document.marks if known[: len(path)] == path and known != path]:
-        del document.marks[known]
-        document.key_marks.pop(known, None)
-    document.problems = [problem for problem in document.problems if problem.path != path or problem.mark == mark]
     document.marks[path] = document.key_marks[path] = mark
     container[path[-1]] = value
 

@@ -63,9 +63,10 @@ def load_settings(
     Raises ConfigError with every problem that can be found, each as `file:line:column: key.path: what is wrong`.
     """
     reading = _read_file(path)
+    _include_topics(reading)
     apply_environment(reading.document, os.environ if environ is None else environ)
     _apply_overrides(reading, overrides or Overrides())
-    _include_topics(reading)
+    _include_topics(reading)  # the environment may have named another file
     tree: dict[str, Any] = reading.document.value  # type: ignore[assignment]  # _read_file made sure
     model = ConfigFile()
     try:
@@ -133,11 +134,7 @@ def _apply_overrides(reading: _Reading, overrides: Overrides) -> None:
         reading.document.add((), f"HOST:PORT is wanted, such as 127.0.0.1:1883, not {overrides.listen!r}", mark)
         return
     host, port = address
-    replaced = [path for path in reading.document.marks if path[:1] == ("listeners",)]
-    for path in replaced:
-        del reading.document.marks[path]
-        reading.document.key_marks.pop(path, None)
-    reading.document.problems = [problem for problem in reading.document.problems if problem.path not in replaced]
+    reading.document.forget(("listeners",))
     reading.document.marks["listeners",] = reading.document.marks["listeners", "local"] = mark
     tree["listeners"] = {"local": {"bind": host, "port": port}}
 

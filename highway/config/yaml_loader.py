@@ -65,6 +65,14 @@ class Document:
         """Where the key of `path` stands, or else its value, as in a list."""
         return self.key_marks.get(path) or self.mark_of(path)
 
+    def forget(self, path: KeyPath) -> None:
+        """Drop what is known about `path` and everything below it, because its value is replaced."""
+        depth = len(path)
+        for known in (self.marks, self.key_marks, self.raw):
+            for below in [below for below in known if below[:depth] == path]:
+                del known[below]
+        self.problems = [problem for problem in self.problems if problem.path[:depth] != path]
+
     def add(self, path: KeyPath, text: str, mark: Mark | None = None) -> None:
         """Record a problem about `path`."""
         self.problems.append(Problem(mark or self.mark_of(path) or Mark("configuration"), path, text))

@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from hypothesis import given, strategies as st
 
 from highway.broker.settings import BrokerSettings, TopicEntry
 from highway.config.loading import Overrides, load_settings, shipped_text
@@ -374,6 +375,14 @@ def test_environment_replaces_a_section_as_a_whole(load):
     assert [log.name for log in settings.logs] == ["y", "c", "other"]
 
 
+def test_environment_reaches_into_an_included_file_and_can_name_another(load, tmp_path):
+    (tmp_path / "t.yaml").write_text("- {topic: a, log: x, retention: 5}\n")
+    (tmp_path / "u.yaml").write_text("- {topic: b, log: y}\n")
+    assert load("topics: t.yaml\n", {"HIGHWAY__TOPICS__0__RETENTION": "2d"}).logs[0].retention_ms == 2 * DAY_MS
+    for text in ("topics: t.yaml\n", "topics: missing.yaml\n", "topics: 5\n"):
+        assert load(text, {"HIGHWAY__TOPICS": "u.yaml"}).logs[0].name == "y"
+
+
 def test_environment_mends_what_the_file_has_wrong(load):
     assert load("limits: {max_inflight: }\n", {"HIGHWAY__LIMITS__MAX_INFLIGHT": "7"}).broker.max_inflight == 7
 
@@ -459,3 +468,25 @@ def test_shown_configuration_reads_back_the_same(listen, tmp_path):
     assert load_settings(path, environ={}) == settings
     path.write_text(json.dumps(to_tree(settings), indent=1))
     assert load_settings(path, environ={}) == settings
+
+
+SHIPPED = shipped_text("highway.yaml").replace("topics: topics.yaml", "topics:\n" + shipped_text("topics.yaml"))
+# Without comments, so that a change nearly always hits something that means something.
+BARE = "\n".join(line for line in SHIPPED.splitlines() if line.strip() and not line.lstrip().startswith("#")) + "\n"
+
+
+@given(data=st.data())
+def test_damaged_file_is_taken_or_refused_and_nothing_else(data, tmp_path_factory):
+    text = BARE
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text)))
+        cut = data.draw(st.integers(0, 20))
+        text = text[:at] + data.draw(st.text(alphabet="\t\n #%&*-:@[]{}0aé\x00", max_size=4)) + text[at + cut :]
+    path = tmp_path_factory.getbasetemp() / "damaged.yaml"
+    path.write_text(text)
+    problems = []
+    try:
+        load_settings(path, environ={})
+    except ConfigError as error:
+        problems = error.problems or ["an error without a problem"]
+    assert [problem for problem in problems if not problem.startswith(f"{path}:")] == []
