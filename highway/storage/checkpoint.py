@@ -6,7 +6,7 @@ newest valid one wins. One file:
       0       8     10      12       16         24         32        40      48      56       64        72      76
      +-------+-----+-------+--------+----------+----------+---------+-------+-------+--------+---------+-------+---- - -
      | magic | fmt | flags | body   | sequence | journal  | journal | meta  | next  | durable| written | log   | logs,
-     |  8 B  | u16 | u16   | length | u64      | position | frame   | entry | entry | posit. | ms, i64 | count | crc32c
+     |  8 B  | u16 | u16   | length | u64      | position | frame   | entry | entry | frame  | ms, i64 | count | crc32c
      |       |     |       | u32    |          | u64      | u64     | u64   | u64   | u64    |         | u32   |
      +-------+-----+-------+--------+----------+----------+---------+-------+-------+--------+---------+-------+---- - -
 
@@ -56,7 +56,7 @@ _HEADER = struct.Struct(
     "Q"  # sequence number of the journal frame there
     "Q"  # first journal entry that the meta snapshot doesn't cover
     "Q"  # number of the next journal entry
-    "Q"  # journal position that was synced
+    "Q"  # number of the first journal frame that wasn't synced
     "q"  # written, ms
     "I"  # log count
 )
@@ -116,7 +116,7 @@ class Checkpoint:
     journal_frame: int = 1
     meta_entry: int = 1
     next_entry: int = 1
-    durable_position: int = 0
+    durable_frame: int = 1  # journal frames below this number were synced
     written_ms: int = 0
     logs: list[LogState] = field(default_factory=list)
 
@@ -160,7 +160,7 @@ def encode_checkpoint(checkpoint: Checkpoint, logs: list[bytes]) -> bytes:
         checkpoint.journal_frame,
         checkpoint.meta_entry,
         checkpoint.next_entry,
-        checkpoint.durable_position,
+        checkpoint.durable_frame,
         checkpoint.written_ms,
         len(logs),
     )

@@ -200,10 +200,10 @@ class Checkpointer:
                 first_needed = min(first_needed, log.undurable_entry)
             encoded.append(log.encoded_state(clean=clean))
         position, frame = committer.frame_of(first_needed)
-        durable_position = committer.frame_of(committer.synced + 1)[0]
+        durable_frame = committer.frame_of(committer.synced + 1)[1]
         now_ms = self._clock.now_ms()
         checkpoint = Checkpoint(
-            0, clean, position, frame, self.snapshot_entry, committer.entry + 1, durable_position, now_ms
+            0, clean, position, frame, self.snapshot_entry, committer.entry + 1, durable_frame, now_ms
         )
         committer.forget_frames(first_needed)
         return checkpoint, encoded

@@ -111,7 +111,7 @@ class Journal:
         self._offset = FILE_HEADER_BYTES
         self._frame_sequence = start.frame_sequence
         self._written = self._synced = self._posted_written = start.next_entry - 1
-        self._durable_position = make_position(start.file_sequence, FILE_HEADER_BYTES)
+        self._durable_frame = start.frame_sequence  # frames below this number are synced
         self._unsynced_bytes = 0
         self._unverified: list[_WrittenFrame] = []  # written since the last sync, all in the current file
         self._stuck: list[Item] = []  # drained, and not written for want of space
@@ -122,7 +122,7 @@ class Journal:
     @property
     def start_position(self) -> int:
         """Return where the first frame after open will be; to be asked before the first round."""
-        return self._durable_position
+        return make_position(self._file.sequence, self._offset)
 
     def want_written(self, entry: int) -> None:
         """Ask for everything up to `entry` to be written."""
@@ -253,7 +253,7 @@ class Journal:
         if self._offset + length > self._file_bytes and self._offset > FILE_HEADER_BYTES:
             self._roll()
         header = encode_frame_header(
-            body, self._frame_sequence, self._written + 1, self._durable_position, self._file.salt
+            body, self._frame_sequence, self._written + 1, self._durable_frame, self._file.salt
         )
         self._filesystem.pwritev(self._file.fd, (header, body), self._offset)
         position = make_position(self._file.sequence, self._offset)
@@ -272,7 +272,6 @@ class Journal:
         self._filesystem.close(self._file.fd)
         self._file = following
         self._offset = FILE_HEADER_BYTES
-        self._durable_position = make_position(following.sequence, FILE_HEADER_BYTES)
         self._request_spare(following.sequence + 1)
 
     def _sync(self) -> None:
@@ -287,7 +286,7 @@ class Journal:
         self._unverified.clear()
         self._synced = self._written
         self._unsynced_bytes = 0
-        self._durable_position = make_position(self._file.sequence, self._offset)
+        self._durable_frame = self._frame_sequence
 
     def _read_back(self, frame: _WrittenFrame) -> None:
         """Check a frame against its CRC: this proves encoding, write and memory, not the medium."""

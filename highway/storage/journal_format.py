@@ -12,7 +12,7 @@ Frames follow without a space between them:
 
       0       4        8          16            24                 32           36         40
      +-------+--------+----------+-------------+------------------+------------+----------+------ - - -
-     | magic | length | sequence | first entry | durable position | header crc | body crc | entries
+     | magic | length | sequence | first entry | durable frame    | header crc | body crc | entries
      |  4 B  | u32    | u64      | u64         | u64              | u32        | u32      |
      +-------+--------+----------+-------------+------------------+------------+----------+------ - - -
 
@@ -83,7 +83,7 @@ _FRAME_HEADER = struct.Struct(
     "I"  # length of the body
     "Q"  # frame sequence: grows by one from frame to frame, across files and restarts
     "Q"  # number of the first entry; entries are counted across frames, files and restarts
-    "Q"  # durable position: the journal was synced up to there when this frame was composed
+    "Q"  # durable frame: frames below this number were synced when this one was composed
     "I"  # header crc32c
     "I"  # body crc32c
 )
@@ -123,7 +123,7 @@ class FrameHeader(NamedTuple):
     length: int  # of the body
     sequence: int
     first_entry: int
-    durable_position: int
+    durable_frame: int
     header_crc: int
     body_crc: int
 
@@ -198,9 +198,9 @@ def parse_file_header(data: bytes, path: str) -> FileHeader:
     raise CorruptionError(path, 0, "both copies of the journal file's header are damaged")
 
 
-def encode_frame_header(body: bytes, sequence: int, first_entry: int, durable_position: int, salt: int) -> bytes:
+def encode_frame_header(body: bytes, sequence: int, first_entry: int, durable_frame: int, salt: int) -> bytes:
     """Return the 40 B in front of `body`."""
-    summed = _FRAME_SUMMED.pack(FRAME_MAGIC, len(body), sequence, first_entry, durable_position)
+    summed = _FRAME_SUMMED.pack(FRAME_MAGIC, len(body), sequence, first_entry, durable_frame)
     header_crc = crc32c(summed, salt)
     return summed + _TWO_CRCS.pack(header_crc, crc32c(body, header_crc))
 

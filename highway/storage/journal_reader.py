@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from highway.errors import CorruptionError
-from highway.storage.journal_files import list_journal
+from highway.storage.journal_files import journal_path, list_journal
 from highway.storage.journal_format import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -85,11 +85,11 @@ def scan_journal(
     start_position: int,
     next_frame: int,
     next_entry: int,
-    durable_position: int,
+    durable_frame: int,
 ) -> JournalScan:
     """Return what stands in the journal from `start_position` on, where frame `next_frame` is expected (-1: any).
 
-    `durable_position` is what a checkpoint says was synced. Nothing is changed.
+    Frames below `durable_frame` were synced, as a checkpoint says. Nothing is changed.
     """
     scan = JournalScan(end_position=start_position, next_frame=next_frame, next_entry=next_entry)
     scan.files = list_journal(filesystem, directory)
@@ -100,8 +100,8 @@ def scan_journal(
         if sequence >= start_sequence:
             first = start_offset if sequence == start_sequence else FILE_HEADER_BYTES
             found += _scan_file(filesystem, path, sequence, first, scan.damaged, torn_ends)
-    durable_position = max([durable_position, *(frame.header.durable_position for frame in found)])
-    _judge(scan, found, durable_position, directory)
+    durable_frame = max([durable_frame, *(frame.header.durable_frame for frame in found)])
+    _judge(scan, found, durable_frame, directory)
     if scan.torn is None:
         _find_torn_frame(scan, torn_ends)
     return scan
@@ -170,7 +170,7 @@ def _body_is_right(data: bytes, position: int, frame: FrameHeader) -> bool:
     return len(body) == frame.length and crc32c(body, frame.header_crc) == frame.body_crc
 
 
-def _judge(scan: JournalScan, found: list[FoundFrame], durable_position: int, directory: Path) -> None:
+def _judge(scan: JournalScan, found: list[FoundFrame], durable_frame: int, directory: Path) -> None:
     """Walk the frames in order and decide at each missing one: the end, a torn tail, or corruption."""
     if scan.next_frame < 0 and found:
         scan.next_frame = found[0].header.sequence  # nobody knows: a rebuild takes what is there
@@ -178,28 +178,23 @@ def _judge(scan: JournalScan, found: list[FoundFrame], durable_position: int, di
         if frame.header.sequence < scan.next_frame:
             continue
         if frame.header.sequence > scan.next_frame:
-            if durable_position <= scan.end_position:
+            if durable_frame <= scan.next_frame:
                 _cut(scan, found[index:])
                 return
-            scan.damaged.append(_missing(scan, directory, frame.position, frame.header.sequence))
+            scan.damaged.append(_missing(scan, directory, frame.header.sequence))
         scan.frames.append(frame)
         scan.end_position = frame.end
         scan.next_frame = frame.header.sequence + 1
         scan.next_entry = frame.header.first_entry + 1  # at least; whoever decodes the frame knows exactly
-    if durable_position > scan.end_position and split_position(durable_position)[1] > FILE_HEADER_BYTES:
-        scan.damaged.append(_missing(scan, directory, durable_position, None))
+    if durable_frame > scan.next_frame:
+        scan.damaged.append(_missing(scan, directory, durable_frame))
+        scan.next_frame = durable_frame
 
 
-def _missing(scan: JournalScan, directory: Path, until: int, sequence: int | None) -> CorruptionError:
-    file_sequence, offset = split_position(scan.end_position)
-    last = "unknown" if sequence is None else str(sequence - 1)
-    until_sequence, until_offset = split_position(until)
-    return CorruptionError(
-        str(directory / f"{file_sequence:020}.wal"),
-        offset,
-        f"journal frames {scan.next_frame} to {last} are damaged although they were durable, "
-        f"up to byte {until_offset} of file {until_sequence}",
-    )
+def _missing(scan: JournalScan, directory: Path, until: int) -> CorruptionError:
+    sequence, offset = split_position(scan.end_position)
+    reason = f"journal frames {scan.next_frame} to {until - 1} are gone, although they had been synced"
+    return CorruptionError(str(journal_path(directory, sequence)), offset, reason)
 
 
 def _cut(scan: JournalScan, dropped: list[FoundFrame]) -> None:

@@ -272,12 +272,10 @@ class Log(LogView):
     def recovery_point(self) -> int:
         """Return the first offset that a power cut now could take."""
         synced = self._committer.synced
-        index = bisect_right(self._entries, synced)
-        if index:
-            return self._tail[index - 1].end_offset
         if self._drained_entry > synced:
             return self._durable[2]
-        return self._tail[0].base_offset if self._tail else self.log_end_offset
+        index = bisect_right(self._entries, synced)
+        return self._tail[index].base_offset if index < len(self._tail) else self.log_end_offset
 
     # Into segments.
 

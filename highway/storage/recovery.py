@@ -185,7 +185,7 @@ class _Recovery:
         """Read the journal and apply it, unless a clean stop left nothing in it."""
         checkpoint = self._checkpoint
         result = self.result
-        trusted = self._clean and checkpoint.journal_position >= checkpoint.durable_position
+        trusted = self._clean and checkpoint.journal_frame >= checkpoint.durable_frame
         if result.report.new or trusted:
             self._scan.end_position = checkpoint.journal_position
             self._scan.next_frame = max(checkpoint.journal_frame, 1)
@@ -198,7 +198,7 @@ class _Recovery:
             checkpoint.journal_position or make_position(0, FILE_HEADER_BYTES),
             checkpoint.journal_frame,
             checkpoint.next_entry,
-            checkpoint.durable_position,
+            checkpoint.durable_frame,
         )
         last_entry = 0
         for number, entry in read_entries(self._filesystem, scan):
@@ -206,10 +206,10 @@ class _Recovery:
             last_entry = number
         scan.next_entry = max(scan.next_entry, last_entry + 1)
         result.report.frames_replayed = len(scan.frames)
-        first_entries = [frame.header.first_entry for frame in scan.frames[1:]] + [scan.next_entry]
+        following_entries = [frame.header.first_entry for frame in scan.frames[1:]] + [scan.next_entry]
         result.frames = [
             (following - 1, frame.position, frame.header.sequence)
-            for frame, following in zip(scan.frames, first_entries, strict=True)
+            for frame, following in zip(scan.frames, following_entries, strict=False)
         ]
         if scan.torn is not None:
             self._cut(scan.torn)
@@ -278,7 +278,7 @@ class _Recovery:
         report.clean = self._clean
         report.logs = len(result.logs)
         sequences = [sequence for sequence, _ in scan.files]
-        used = max(split_position(scan.end_position)[0], split_position(self._checkpoint.durable_position)[0])
+        used = split_position(scan.end_position)[0]
         result.unused_files = [path for sequence, path in scan.files if sequence > used]
         last_sequence = max([split_position(self._checkpoint.journal_position)[0], 0, *sequences])
         result.start = JournalStart(
