@@ -256,8 +256,8 @@ def decode_entries(body: bytes, path: str) -> Iterator[Entry]:
             if position > end:
                 break
             yield entry
-    except struct.error:
-        raise CorruptionError(path, position, "a journal entry ends before its head does") from None
+    except (struct.error, UnicodeDecodeError):
+        raise CorruptionError(path, position, "a journal entry can't be read") from None
     if position != end:
         raise CorruptionError(path, position, f"a journal entry is longer than its frame of {end} B")
 
