@@ -47,7 +47,7 @@ class BatchCache:
         return batch
 
     def add(self, log_id: int, batch: RecordBatch) -> None:
-        """Keep a batch; one of the same base offset is replaced."""
+        """Keep a batch, whatever its size: who asked for it comes to fetch it. One of the same base offset is replaced."""
         key = (log_id, batch.base_offset)
         old = self._batches.pop(key, None)
         if old is None:
@@ -56,7 +56,7 @@ class BatchCache:
             self._bytes -= _cost(old)
         self._batches[key] = batch
         self._bytes += _cost(batch)
-        while self._bytes > self._limit and self._batches:
+        while self._bytes > self._limit and len(self._batches) > 1:
             self._remove(next(iter(self._batches)))
 
     def discard_below(self, log_id: int, offset: int) -> None:

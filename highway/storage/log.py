@@ -48,6 +48,7 @@ __all__ = ["RESERVATION_BLOCK", "Log"]
 
 RESERVATION_BLOCK = 65_536  # offsets
 _MAX_BLOCKS = 64
+_SHORT_BLOCK_MS = 1000  # a reservation used up in less doubles the next one
 _MAX_FRAME_RECORDS = 65_536  # a reader decodes a frame as a whole
 _NEVER = 1 << 62
 _BASE_AGE_MS = 1000  # a base time serves this long, so that not every drain splits the batches behind it
@@ -78,7 +79,7 @@ class Log(LogView):
         "_requested",
         "_reservations",
         "_reserve_at",
-        "_reserved_monotonic",
+        "_reserved_ms",
         "_touched",
         "_undurable_entry",
         "epoch",
@@ -124,7 +125,7 @@ class Log(LogView):
         self._requested = state.ceiling
         self._reservations: deque[tuple[int, int]] = deque()  # (entry, ceiling) on their way
         self._blocks = 1
-        self._reserved_monotonic = 0
+        self._reserved_ms = -_NEVER  # monotonic time of the last reservation
         self._reserve_at = _NEVER if self._durability == Durability.SAFE else self._ceiling
         self._flush_done: Callable[[], None] | None = None
         self._flush_target = 0
@@ -226,9 +227,9 @@ class Log(LogView):
         """Ask for more offsets: enough for `end`, and more blocks at a time when they go fast."""
         committer = self._committer
         now_ms = self._time.monotonic_ms()
-        if self._reserved_monotonic and now_ms - self._reserved_monotonic < 1000:
+        if now_ms - self._reserved_ms < _SHORT_BLOCK_MS:
             self._blocks = min(2 * self._blocks, _MAX_BLOCKS)
-        self._reserved_monotonic = now_ms
+        self._reserved_ms = now_ms
         span = self._blocks * RESERVATION_BLOCK
         self._requested = max(self._requested, end) + span
         self._reserve_at = self._requested - span // 2

@@ -73,6 +73,8 @@ class LogView:
 
     def read(self, offset: int) -> RecordBatch | None:
         """Return the first batch that ends after `offset` if it is in memory; None: `load` it, or there is none."""
+        if self.gaps:
+            offset = self._skip(offset)
         tail = self._tail
         if tail:
             last = tail[-1]

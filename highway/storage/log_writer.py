@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from highway.storage.format import CODECS
 from highway.storage.records import RecordBatch
-from highway.storage.segment import Segment
+from highway.storage.segment import Segment, segment_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -145,6 +145,9 @@ class LogWriter:
             self._make_directory()
         elif not self._active.sealed:
             self._active.seal()
+        path = segment_path(self._directory, base_offset)
+        if self._files.filesystem.exists(path):
+            self._files.filesystem.unlink(path)  # of a roll that failed on the way, on a full disk
         self._active = Segment.create(
             self._directory,
             self._files,

@@ -99,6 +99,7 @@ class Rig:
             **options,
         )
         self.storage.on_fault = self.faults.append
+        self.settle()
         return self.storage
 
     def log(self, name):
