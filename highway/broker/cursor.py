@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from highway.errors import StorageError
+from highway.errors import OffsetNotFoundError, StorageError
 
 from . import delivery
 
@@ -32,7 +32,7 @@ __all__ = ["Cursor"]
 class Cursor:
     """The position of one reader in one log."""
 
-    __slots__ = ("_next_offset", "feed", "live", "loading", "reader", "stored")
+    __slots__ = ("_loaded_batch", "_next_offset", "feed", "live", "loading", "reader", "stored")
 
     def __init__(self, reader: Reader, feed: Feed, next_offset: int) -> None:
         self.reader = reader
@@ -41,6 +41,7 @@ class Cursor:
         self.live = False
         # A read from disk, or a journal write that must precede a send, is under way.
         self.loading = False
+        self._loaded_batch: tuple[int, RecordBatch] | None = None  # what was read from disk, and for which offset
         self.stored = -1
 
     def __repr__(self) -> str:
@@ -107,10 +108,9 @@ class Cursor:
                 if self._next_offset == visible:
                     self._go_live()
                 return sent
-            batch = log.read(self._next_offset)
+            batch = log.read(self._next_offset) or self._take_loaded()
             if batch is None:
-                self.loading = True
-                log.load(self._next_offset, self._loaded)
+                self._load(self._next_offset)
                 return sent
             if batch.base_offset > self._next_offset:
                 end = min(batch.base_offset, visible)
@@ -168,11 +168,28 @@ class Cursor:
 
         session.broker.store_inflight(session, written)
 
-    def _loaded(self, result: RecordBatch | StorageError) -> None:
-        """A read from disk is done: the batch is in memory now, or can't be read."""
-        self.loading = False
-        session = self.reader.session
-        if isinstance(result, StorageError):
-            session.broker.read_failed(self, result)
-            return
-        session.broker.pump_later(session)
+    def _load(self, offset: int) -> None:
+        """Ask the disk for what comes at `offset`, and go on from there when it has answered."""
+
+        def loaded(result: RecordBatch | StorageError) -> None:
+            self.loading = False
+            session = self.reader.session
+            if isinstance(result, OffsetNotFoundError) and self._next_offset == offset:
+                # Nothing is left of the log's end: a crash took it, and nothing has been appended since.
+                end = max(offset, self.feed.visible)
+                session.broker.gap(self, offset, end)
+                self._next_offset = end
+            elif isinstance(result, StorageError):
+                session.broker.read_failed(self, result)
+                return
+            else:
+                self._loaded_batch = (offset, result)
+            session.broker.pump_later(session)
+
+        self.loading = True
+        self.feed.log.load(offset, loaded)
+
+    def _take_loaded(self) -> RecordBatch | None:
+        """Return what was read for `next_offset`, once. The cache may have dropped it, and doesn't know holes."""
+        loaded, self._loaded_batch = self._loaded_batch, None
+        return loaded[1] if loaded is not None and loaded[0] == self._next_offset else None

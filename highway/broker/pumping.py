@@ -77,7 +77,8 @@ def _send_again(session: Session) -> bool:
 
 def _load(session: Session, cursor: Cursor, offset: int) -> None:
     def loaded(result: RecordBatch | StorageError) -> None:
-        if isinstance(result, StorageError) and session.resend and session.resend[0][1][1] == offset:
+        gone = isinstance(result, StorageError) or result.base_offset > offset
+        if gone and session.resend and session.resend[0][1][1] == offset:
             session.resend.popleft()
             session.broker.gap(cursor, offset, offset + 1)
         session.broker.pump_later(session)

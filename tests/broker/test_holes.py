@@ -1,0 +1,80 @@
+"""Readers that meet offsets which hold nothing: what a crash took is told once, and never waited for."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from highway.storage import Durability
+from tests.broker.rig import Peer, Rig
+from tests.harness import packets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path, ((b"#", "b", Durability.BALANCED),))
+
+
+def publish(peer: Peer, *payloads: bytes) -> None:
+    for payload in payloads:
+        peer.send(packets.publish("t", payload, qos=1, packet_id=1))
+
+
+def kill(rig: Rig) -> None:
+    """The process dies: nothing is parked, nothing is closed but what the kernel closes."""
+    rig.storage._filesystem.close(rig.storage._lock)
+    rig.scheduler.soon.clear()
+    rig.scheduler.timers.clear()
+    rig.start()
+
+
+def drained(rig: Rig) -> None:
+    """Have every record in a segment, and nothing in memory."""
+    rig.storage.checkpoint()
+    rig.advance(30.0)
+    rig.storage.checkpoint()
+    rig.settle()
+    for log in rig.storage.logs.values():
+        log.drain()
+    rig.settle()
+    rig.storage._cache.discard_below(rig.storage.logs["b"].log_id, 1 << 62)
+
+
+def test_a_reader_crosses_the_hole_that_a_crash_left_in_the_segments(rig: Rig) -> None:
+    publish(rig.connect("p"), b"one", b"two")
+    kill(rig)
+    publish(rig.connect("p"), b"three")
+    drained(rig)
+    reader = rig.connect("r").send(packets.subscribe(1, ("$log/earliest/t", 0)))
+    got = reader.messages()
+    beyond = rig.storage.logs["b"].high_watermark - 1
+    notice = {"from": 2, "to": beyond - 1, "reason": "unclean-stop"}
+    assert [(message.topic, message.payload) for message in got if message.topic.startswith("$log")] == [
+        ("$log/0/t", b"one"),
+        ("$log/1/t", b"two"),
+        (f"$log/{beyond}/t", b"three"),
+    ]
+    assert [json.loads(message.payload) for message in got if message.topic == "$gap/b"] == [notice]
+
+
+def test_a_reader_is_live_although_the_log_ends_in_a_hole(rig: Rig) -> None:
+    publish(rig.connect("p"), b"one")
+    kill(rig)
+    drained(rig)
+    reader = rig.connect("r").send(packets.subscribe(1, ("$log/earliest/t", 0)))
+    assert [message.topic for message in reader.messages()] == ["$log/0/t", "$gap/b"]
+    publish(rig.connect("p"), b"two")
+    assert [message.payload for message in reader.messages()] == [b"two"]
+
+
+def test_a_batch_larger_than_the_cache_is_read_all_the_same(rig: Rig) -> None:
+    publish(rig.connect("p"), bytes(1000))
+    rig.storage._cache._limit = 10
+    drained(rig)
+    reader = rig.connect("r").send(packets.subscribe(1, ("$replay/earliest/t", 0)))
+    assert [message.payload for message in reader.messages()] == [bytes(1000)]
