@@ -258,8 +258,11 @@ class Client:
         unsubscribe(self, self.session, packet)
 
     def on_pingreq(self, _: PingreqPacket) -> None:
-        """[MQTT-3.12.4-1]."""
-        self.link.write(PINGRESP)
+        """[MQTT-3.12.4-1]; behind the acknowledgements of what came before it, as many clients take it for a barrier."""
+        if self._acks or self._waiting:
+            self._acks.append(PINGRESP)
+        else:
+            self.link.write(PINGRESP)
 
     def on_disconnect(self, packet: DisconnectPacket) -> None:
         """A clean end."""
