@@ -145,6 +145,7 @@ class Storage:
         layout = Layout(directory)
         lock = lock_directory(filesystem, layout, clock)
         files = Descriptors(filesystem)
+        storage = None
         try:
             check_format(filesystem, layout)
             recovered = recover(filesystem, layout, logs, files, clock.now_ms(), rebuild=rebuild)
@@ -161,15 +162,14 @@ class Storage:
                 threads=threads,
             )
             storage._start(recovered)
-        except OSError as error:
+        except BaseException as error:
+            if storage is not None:
+                storage._stop_threads()
             files.close()
             filesystem.close(lock)
-            raise DataDirectoryError(
-                f"{directory} can't be opened: {error}", "check the disk, owner and mode"
-            ) from error
-        except StorageError:
-            files.close()
-            filesystem.close(lock)
+            if isinstance(error, OSError):
+                reason = f"{directory} can't be opened: {error}"
+                raise DataDirectoryError(reason, "check the disk, owner and mode") from error
             raise
         storage.report.seconds = clock.monotonic() - started
         if not storage.report.new:
@@ -333,15 +333,12 @@ class Storage:
 
     def settle(self) -> None:
         """Do everything that is wanted, in this thread, until nothing is left. Only with `threads=False`."""
-        stuck = False
-        while True:
+        ran = True
+        while ran:
             ran = self._pool.run_pending()
-            if not self._journal.idle and not stuck:
+            if not self._journal.idle:
                 self._journal.run_once()
-                stuck = self._journal.stuck
                 ran = True
-            if not ran:
-                return
 
     def close(self) -> None:
         """Commit, drain, and write a checkpoint with the clean flag; then let go of everything.
@@ -361,11 +358,14 @@ class Storage:
         self.closed = True
         if committer.fault is None:
             committer.fault = StorageError("the storage is closed")
-        self._journal.stop()
-        self._pool.close()
+        self._stop_threads()
         self._mailbox.deliver()
         self._files.close()
         self._filesystem.close(self._lock)
+
+    def _stop_threads(self) -> None:
+        self._journal.stop()
+        self._pool.close()
 
     def _drive(self, done: Callable[[], bool]) -> None:
         """Run callbacks in this thread until `done`, or the disk fails."""

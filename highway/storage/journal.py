@@ -115,6 +115,7 @@ class Journal:
         self._unsynced_bytes = 0
         self._unverified: list[_WrittenFrame] = []  # written since the last sync, all in the current file
         self._stuck: list[Item] = []  # drained, and not written for want of space
+        self._retrying = False  # they are to be tried again
         self._dead = False
 
     # Loop thread.
@@ -158,16 +159,17 @@ class Journal:
 
     def retry(self) -> None:
         """Try again what the full disk refused."""
+        self._retrying = True
         self._wake.put(True)
 
     # Journal thread, or the caller in tests without threads.
 
     @property
     def idle(self) -> bool:
-        """Return whether everything that is wanted has been done, as far as it can be."""
-        return self._dead or (
-            not self._stuck and self.wanted_written <= self._written and self.wanted_synced <= self._synced
-        )
+        """Return whether everything that is wanted has been done, as far as it can be now."""
+        if self._dead or (self._stuck and not self._retrying):
+            return True
+        return self.wanted_written <= self._written and self.wanted_synced <= self._synced
 
     @property
     def stuck(self) -> bool:
@@ -177,7 +179,7 @@ class Journal:
     def _run(self) -> None:
         while not self._stopping:
             self._sleeping = True
-            if self.idle or self._stuck:
+            if self.idle:
                 self._wake.get()
             self._sleeping = False
             try:
@@ -189,6 +191,7 @@ class Journal:
         """Do one round: write what is queued as one frame, and sync if that is wanted or due."""
         if self._dead:
             return
+        self._retrying = False
         wanted_synced = self.wanted_synced
         items, self._stuck = (self._stuck, []) if self._stuck else (self._drain(), [])
         position = -1

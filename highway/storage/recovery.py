@@ -124,8 +124,8 @@ class _Recovery:
             result.newest_position = found[0].journal_position
             for error in result.slots.damaged:
                 _logger.warning("%s; the other checkpoint is used", error)
-        elif not result.slots.damaged and not self._filesystem.listdir(self._layout.logs) and not self._has_journal():
-            result.report.new = True
+        elif not self._has_data():
+            result.report.new = True  # or the first open was interrupted in its first checkpoint
         elif rebuild:
             self._checkpoint = self._rebuilt_checkpoint()
             self._rebuild = result.report.rebuilt = True
@@ -139,10 +139,10 @@ class _Recovery:
         self._clean = result.report.new or (self._checkpoint.clean and not self._rebuild)
         result.last_known_ms = self._checkpoint.written_ms
 
-    def _has_journal(self) -> bool:
-        """Return whether the journal holds a frame: the first open makes its first file before the first checkpoint."""
-        if not list_journal(self._filesystem, self._layout.journal):
-            return False
+    def _has_data(self) -> bool:
+        """Return whether anything was ever stored: an open makes journal files before the first checkpoint."""
+        if self._filesystem.listdir(self._layout.logs) or self._filesystem.listdir(self._layout.meta):
+            return True
         return bool(scan_journal(self._filesystem, self._layout.journal, 0, -1, 1, 0).frames)
 
     def _rebuilt_checkpoint(self) -> Checkpoint:

@@ -1,0 +1,457 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from dataclasses import replace
+
+import pytest
+
+from highway.clock import SystemClock
+from highway.errors import CorruptionError, DataDirectoryError, DiskFailedError, DiskFullError, StorageError
+from highway.storage import Durability, LogSettings, OsFileSystem, RecordHeads, Storage
+from tests.storage.rig import DIRECTORY, SMALL, Rig
+from tests.storage.simulated_filesystem import Crash, Failure
+
+FAST, BALANCED, SAFE = Durability
+FOUR = [
+    LogSettings("fast", FAST),
+    LogSettings("balanced", BALANCED),
+    LogSettings("safe", SAFE),
+    LogSettings("other", SAFE),
+]
+
+
+def opened(logs=FOUR, **options):
+    rig = Rig(**options)
+    rig.open(logs)
+    return rig
+
+
+# The acknowledgement points, seen through the seam.
+
+
+def test_four_logs_at_once_are_acknowledged_and_visible_each_at_its_own_point():
+    rig = opened()
+    for log in FOUR:  # so that offsets are reserved and nothing else happens below
+        rig.append(log.name, b"0")
+    rig.settle()
+    events = []
+    rig.filesystem.on_operation = lambda operation: events.append(operation.kind)
+    for log in FOUR:
+        rig.log(log.name).on_visible = lambda name=log.name: events.append(f"{name} visible")
+        rig.append(log.name, b"1")
+        rig.storage.after(log.durability, lambda error, name=log.name: events.append(f"{name} acked {error or ''}"))
+    rig.settle()
+    # on_operation runs before each operation, so what stands behind "fdatasync" came after the write returned and
+    # what stands behind nothing but it came after the sync: the next operation would be in between.
+    assert events == [
+        "fast visible",
+        "fast acked ",
+        "pwrite",
+        "balanced visible",
+        "balanced acked ",
+        "fdatasync",
+        "safe visible",
+        "other visible",
+        "safe acked ",
+        "other acked ",
+    ]
+
+
+@pytest.mark.parametrize(("failing", "survivors"), [("pwrite", {"fast"}), ("fdatasync", {"fast", "balanced"})])
+def test_nobody_is_acknowledged_past_the_point_that_failed(failing, survivors):
+    rig = opened()
+    for log in FOUR:
+        rig.append(log.name, b"0")
+    rig.settle()
+    acked = {}
+    for log in FOUR:
+        rig.append(log.name, b"1")
+        rig.storage.after(log.durability, lambda error, name=log.name: acked.__setitem__(name, error))
+    rig.filesystem.fail(1, Failure.EIO, kinds={failing})
+    rig.settle()
+    assert {name for name, error in acked.items() if error is None} == survivors
+    assert {log.name for log in FOUR if rig.log(log.name).high_watermark == 2} == survivors
+    assert all(isinstance(error, DiskFailedError) for error in acked.values() if error is not None)
+    assert rig.faults == [acked["safe"]]
+    assert not rig.storage.writable
+
+
+def test_every_ack_of_a_long_run_is_behind_its_operation():
+    """What was acknowledged SAFE is on the medium at that moment; BALANCED is in the page cache."""
+    rig = opened()
+    checked = 0
+
+    def acknowledged(name, offset, payload, *, safe):
+        nonlocal checked
+        after = Rig(rig.filesystem.crash(Crash.NOTHING) if safe else rig.filesystem.kill())
+        after.open(FOUR)
+        assert after.contents(name)[offset] == payload
+        checked += 1
+
+    for number in range(40):
+        log = FOUR[number % 4]
+        payload = b"%d" % number
+        offset = rig.append(log.name, payload)
+        if log.durability != FAST:
+            rig.storage.after(
+                log.durability,
+                lambda error, n=log.name, o=offset, p=payload, s=log.durability == SAFE: acknowledged(n, o, p, safe=s),
+            )
+        if number % 5 == 0:
+            rig.settle()
+    rig.settle()
+    assert checked == 30
+
+
+def test_what_waits_for_safe_covers_what_was_appended_fast_and_put():
+    rig = opened()
+    rig.append("fast", b"1")
+    rig.storage.put([(b"k", b"v")], FAST)
+    assert rig.reached(SAFE) == [None]
+    rig.power_cut()
+    rig.reopen()
+    assert rig.contents("fast") == {0: b"1"}
+    assert rig.storage.meta.get(b"k") == b"v"
+
+
+def test_after_with_nothing_owed_calls_at_once():
+    rig = opened()
+    results = []
+    for durability in Durability:
+        rig.storage.after(durability, results.append)
+    assert results == [None, None, None]
+
+
+def test_a_record_and_its_puts_share_their_fate():
+    rig = opened()
+    states = []
+    rig.filesystem.on_operation = lambda _: states.append(rig.filesystem.crash(Crash.TORN))
+    for number in range(20):
+        rig.append("safe", b"%d" % number, puts=[(b"id%d" % number, b"")])
+        rig.settle()
+    assert len(states) >= 40
+    for state in states:
+        after = Rig(state)
+        after.open(FOUR)
+        records = {b"id%d" % offset for offset in after.contents("safe")}
+        assert records == {key for key, _ in after.storage.meta.items()}
+
+
+# The loss windows.
+
+
+def test_fast_records_are_written_within_the_flush_interval_and_synced_within_the_sync_interval():
+    rig = opened([LogSettings("fast", FAST, flush_interval_ms=100, sync_interval_ms=1000)])
+    rig.append("fast", b"0")
+    rig.settle()
+    rig.append("fast", b"1")
+    rig.advance(0.09, step=0.01)
+    assert Rig(rig.filesystem.kill()).open(rig.configured).logs["fast"].high_watermark != 2
+    rig.advance(0.02, step=0.01)
+    after = Rig(rig.filesystem.kill())
+    after.open(rig.configured)
+    assert after.contents("fast") == {0: b"0", 1: b"1"}
+    after = Rig(rig.filesystem.crash(Crash.NOTHING))
+    after.open(rig.configured)
+    assert after.contents("fast") == {0: b"0"}
+    rig.advance(0.95, step=0.01)
+    after = Rig(rig.filesystem.crash(Crash.NOTHING))
+    after.open(rig.configured)
+    assert after.contents("fast") == {0: b"0", 1: b"1"}
+
+
+def test_unsynced_bytes_are_bounded_by_sync_bytes():
+    rig = opened([LogSettings("a", BALANCED, sync_bytes=2000, sync_interval_ms=60_000)])
+    rig.append("a", b"0")
+    rig.settle()
+    for _ in range(30):
+        rig.append("a", bytes(300))
+        rig.settle()
+        assert rig.storage.unsynced_bytes < 2000 + 400
+
+
+def test_the_backlog_counts_what_the_journal_has_not_got():
+    rig = opened()
+    rig.append("fast", bytes(1000))
+    assert rig.storage.backlog_bytes > 1000
+    assert rig.reached(BALANCED) == [None]
+    assert rig.storage.backlog_bytes == 0
+
+
+def test_an_idle_broker_has_only_the_timer_of_the_reaper():
+    rig = opened([LogSettings(f"log{number}", FAST) for number in range(300)])
+    rig.advance(10)
+    assert rig.scheduler.pending == 1
+
+
+# A full disk.
+
+
+def test_a_full_disk_refuses_keeps_reading_and_goes_on_by_itself():
+    rig = opened()
+    rig.append("safe", b"0")
+    rig.settle()
+    rig.append("safe", b"1")
+    waiting = []
+    rig.storage.after(SAFE, waiting.append)
+    rig.filesystem.fail(1, Failure.ENOSPC, kinds={"pwrite"})
+    rig.settle()
+    assert isinstance(waiting[0], DiskFullError)
+    assert not rig.storage.writable
+    with pytest.raises(DiskFullError):
+        rig.append("safe", b"2")
+    with pytest.raises(DiskFullError):
+        rig.storage.put([(b"k", b"v")])
+    assert rig.reached(FAST)[0] is not None
+    assert rig.contents("safe") == {0: b"0"}
+    rig.advance(1.5)
+    assert rig.storage.writable
+    assert rig.append("safe", b"3") == 2
+    rig.settle()
+    assert rig.contents("safe") == {0: b"0", 1: b"1", 2: b"3"}
+    rig.power_cut()
+    rig.reopen()
+    assert rig.contents("safe") == {0: b"0", 1: b"1", 2: b"3"}
+    assert len(rig.faults) == 1
+
+
+def test_a_close_on_a_failed_disk_lets_go_and_the_next_open_recovers():
+    rig = opened()
+    rig.append("safe", b"0")
+    rig.settle()
+    rig.filesystem.fail(1, Failure.EIO, kinds={"fdatasync"})
+    rig.append("safe", b"1")
+    rig.settle()
+    rig.close()
+    assert rig.filesystem.open_descriptors() == 0
+    rig.power_cut()
+    assert not rig.reopen().report.clean
+    assert rig.contents("safe") == {0: b"0"}
+
+
+# Opening and closing.
+
+
+def test_a_clean_close_is_trusted_and_exact():
+    rig = opened()
+    for log in FOUR:
+        rig.append(log.name, b"x")
+    rig.settle()
+    rig.append("fast", b"y")  # not yet written
+    rig.storage.put([(b"k", b"v")], FAST)
+    rig.close()
+    assert rig.filesystem.open_descriptors() == 0
+    rig.power_cut()
+    storage = rig.reopen()
+    assert storage.report.clean
+    assert storage.report.frames_replayed == 0
+    assert rig.contents("fast") == {0: b"x", 1: b"y"}
+    assert storage.meta.get(b"k") == b"v"
+    for log in FOUR:
+        assert rig.log(log.name).gaps == []
+        assert rig.log(log.name).epoch == 1
+    assert rig.append("fast", b"z") == 2
+
+
+def test_closing_twice_is_closing_once_and_nothing_is_accepted_afterwards():
+    rig = opened()
+    rig.close()
+    rig.close()
+    assert not rig.storage.writable
+    with pytest.raises(StorageError):
+        rig.append("safe", b"x")
+
+
+@pytest.mark.parametrize("stop", ["kill", "close"])
+def test_a_crash_loop_makes_no_files(stop):
+    rig = opened()
+    for log in FOUR:
+        rig.append(log.name, b"x")
+    rig.settle()
+    rig.close()
+    rig.reopen()
+    sizes = []
+    for _ in range(25):
+        getattr(rig, stop)()
+        rig.reopen()
+        files = {path: len(node.cached) for path, node in rig.filesystem._names.items() if node is not None}
+        sizes.append((len(files), sum(files.values())))
+    assert max(sizes[3:]) == min(sizes[3:]), "number of files and bytes stay"
+
+
+def test_a_directory_in_use_is_refused_with_the_pid():
+    rig = opened()
+    other = Rig(rig.filesystem)
+    with pytest.raises(DataDirectoryError, match=f"in use by pid {os.getpid()}"):
+        other.open(FOUR)
+    rig.append("safe", b"still works")
+    assert rig.reached(SAFE) == [None]
+    rig.kill()
+    rig.reopen()
+
+
+def test_a_newer_format_is_refused_and_nothing_is_touched():
+    rig = opened()
+    rig.close()
+    path = DIRECTORY / "FORMAT"
+    content = json.loads(rig.filesystem.read_direct(path, 1000, 0))
+    rig.filesystem.overwrite(path, json.dumps({**content, "format": 9, "min_reader": 9}).encode())
+    before = len(rig.filesystem.operations)
+    with pytest.raises(DataDirectoryError, match="format 9"):
+        rig.reopen()
+    changed = {operation.path.name for operation in rig.filesystem.operations[before:]}
+    assert changed <= {"LOCK", "highway"}
+    rig.filesystem.overwrite(path, json.dumps({**content, "format": 9, "min_reader": 1}).encode())
+    rig.reopen()
+
+
+@pytest.mark.parametrize("content", [b"", bytes(75), b"{}", b"[1]"])
+def test_a_damaged_format_file_is_refused(content):
+    rig = opened()
+    rig.close()
+    rig.filesystem.overwrite(DIRECTORY / "FORMAT", content)
+    with pytest.raises(DataDirectoryError, match="FORMAT"):
+        rig.reopen()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(DataDirectoryError, match="can't be written"):
+        Storage.open(tmp_path, [], scheduler=None, clock=SystemClock())
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("nth", range(1, 25))
+def test_an_open_that_fails_anywhere_says_so_lets_go_and_can_be_repeated(nth):
+    rig = Rig()
+    rig.filesystem.fail(nth, Failure.EIO)
+    try:
+        rig.open(FOUR)
+    except (DataDirectoryError, DiskFailedError):
+        assert rig.filesystem.open_descriptors() == 0
+        rig.reopen()
+    rig.append("safe", b"x")
+    assert rig.reached(SAFE) in ([None], [rig.storage.fault])
+
+
+def test_logs_keep_id_and_uuid_whatever_is_configured():
+    rig = opened()
+    ids = {log.name: (rig.log(log.name).log_id, rig.log(log.name).uuid) for log in FOUR}
+    rig.append("other", b"kept")
+    rig.settle()
+    rig.close()
+    rig.open([LogSettings("new"), FOUR[2]])
+    assert rig.contents("other") == {0: b"kept"}, "a log that is no longer configured stays readable"
+    assert rig.log("new").log_id not in {log_id for log_id, _ in ids.values()}
+    rig.close()
+    rig.open(FOUR)
+    assert {log.name: (rig.log(log.name).log_id, rig.log(log.name).uuid) for log in FOUR} == ids
+
+
+@pytest.mark.parametrize("stop", ["close", "kill", "power_cut"])
+def test_a_log_added_at_run_time_is_there_after_any_stop(stop):
+    rig = opened()
+    log = rig.storage.add_log(LogSettings("added", SAFE))
+    assert rig.storage.add_log(LogSettings("added", SAFE)) is log
+    rig.append("added", b"x")
+    rig.settle()
+    uuid = log.uuid
+    getattr(rig, stop)()
+    rig.reopen()
+    assert rig.contents("added") == {0: b"x"}
+    assert rig.log("added").uuid == uuid
+
+
+def test_names_of_logs_are_no_paths():
+    rig = opened([LogSettings("../../a/b%#", SAFE, flush_bytes=10), LogSettings("ü" * 200, SAFE, flush_bytes=10)])
+    for name in list(rig.storage.logs):
+        rig.append(name, bytes(20))
+    rig.settle()
+    names = rig.filesystem.listdir(DIRECTORY / "logs")
+    assert len(names) == 2
+    assert all("/" not in name and len(name.encode()) < 255 for name in names)
+    rig.close()
+    rig.reopen()
+    for name in list(rig.storage.logs):
+        assert rig.contents(name) == {0: bytes(20)}
+
+
+def test_refuse_does_not_open_a_damaged_log_and_gap_does():
+    rig = opened([LogSettings("a", SAFE, on_corruption="refuse", flush_bytes=10)])
+    rig.append("a", bytes(20))
+    rig.settle()
+    assert rig.checkpoint()
+    (segment,) = rig.log("a").writer.segments
+    rig.kill()
+    rig.filesystem.overwrite(segment.path, b"")
+    with pytest.raises(CorruptionError, match="on_corruption is refuse"):
+        rig.reopen()
+    assert rig.filesystem.open_descriptors() == 0
+
+
+# On the real disk, with threads.
+
+
+def test_storage_with_threads_on_the_real_disk(tmp_path):
+    settings = replace(SMALL, journal_file_bytes=64 * 1024, checkpoint_interval_ms=20, reaper_interval_ms=30)
+    logs = [replace(log, segment_bytes=20_000, flush_bytes=2000, sync_interval_ms=20) for log in FOUR]
+
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        def open_storage():
+            return Storage.open(tmp_path / "data", logs, scheduler=loop, clock=SystemClock(), settings=settings)
+
+        storage = open_storage()
+        acked = []
+        for number in range(300):
+            for log in storage.logs.values():
+                heads = RecordHeads(b"t", 1, log.delta_ms())
+                log.append(heads.encode([b"%s %d" % (log.name.encode(), number)] * 3), 3)
+            storage.put([(b"k", b"%d" % number)])
+            if number % 7 == 0:
+                future = loop.create_future()
+                storage.after(SAFE, future.set_result)
+                acked.append(await future)
+        assert set(acked) == {None}
+        assert storage._checkpointer.count > 1
+        storage.close()
+        storage = open_storage()
+        assert storage.report.clean
+        assert storage.meta.get(b"k") == b"299"
+        for log in storage.logs.values():
+            offset = 0
+            while offset < log.high_watermark:
+                batch = log.read(offset)
+                if batch is None:
+                    future = loop.create_future()
+                    log.load(offset, future.set_result)
+                    batch = await future
+                for record in batch.records():
+                    assert record[5] == b"%s %d" % (log.name.encode(), record[0] // 3)
+                offset = batch.end_offset
+            assert offset == 900
+        storage.close()
+        await asyncio.sleep(0)
+
+    before = threading.active_count()
+    asyncio.run(run())
+    assert threading.active_count() == before, "no thread is left"
+
+
+def test_the_real_lock_keeps_a_second_storage_out(tmp_path):
+    async def run():
+        loop = asyncio.get_running_loop()
+        first = Storage.open(tmp_path, [], scheduler=loop, clock=SystemClock(), settings=SMALL)
+        with pytest.raises(DataDirectoryError, match="in use"):
+            Storage.open(tmp_path, [], scheduler=loop, clock=SystemClock(), settings=SMALL)
+        first.close()
+        Storage.open(
+            tmp_path, [], scheduler=loop, clock=SystemClock(), settings=SMALL, filesystem=OsFileSystem()
+        ).close()
+
+    asyncio.run(run())
