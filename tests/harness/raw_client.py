@@ -122,6 +122,17 @@ class RawClient:
             self._packets.extend(self._splitter.feed(data))
         return self._packets.pop(0)
 
+    def read_packets(self) -> list[tuple[int, bytes]] | None:
+        """All packets that are there, at least one and however long it takes; None at the end of the stream."""
+        self.socket.settimeout(None)
+        while not self._packets:
+            data = self.socket.recv(1 << 18)
+            if not data:
+                return None
+            self._packets.extend(self._splitter.feed(data))
+        found, self._packets = self._packets, []
+        return found
+
     def expect(self, kind: int, *, timeout: float | None = None) -> bytes:
         """The body of the next packet of `kind`; messages on the way are kept."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
@@ -143,6 +154,15 @@ class RawClient:
                 break
             got += packets.packet(*found)
         assert got == wanted, f"got {got.hex()}, expected {wanted.hex()}"
+
+    def expect_in_any_order(self, *expected: str) -> None:
+        """The next packets are these, each hex text; the specification orders acks, but not those of unlike kinds."""
+        got = []
+        for _ in expected:
+            found = self.read_packet()
+            assert found is not None, f"closed after {got}"
+            got.append(packets.packet(*found).hex())
+        assert sorted(got) == sorted(expected)
 
     def expect_closed(self, *, within: float = 1.0) -> list[tuple[int, bytes]]:
         """The stream ends in time; returns the packets before its end."""

@@ -77,7 +77,10 @@ def test_paho_persistent_session_gets_what_it_missed(broker: BrokerProcess) -> N
             message.wait_for_publish(10)
     with paho_client(broker, "paho-away", clean=False) as (client, received):
         got = [received.get(timeout=10) for _ in range(500)]
-    assert [int(message.payload) for message in got] == list(range(500))
+    numbers = [int(message.payload) for message in got]
+    # paho hands on a QoS 2 message at its PUBREL, so that the order of sending shows within each QoS.
+    assert [number for number in numbers if number % 2] == list(range(1, 500, 2))
+    assert [number for number in numbers if not number % 2] == list(range(0, 500, 2))
 
 
 def test_paho_will_and_retained(broker: BrokerProcess) -> None:
@@ -220,9 +223,9 @@ def test_overlapping_subscriptions_give_one_copy_at_the_highest_qos(broker: Brok
 
 def test_retained_comes_on_every_subscribe_with_the_flag_set(broker: BrokerProcess) -> None:
     with broker.client("retains") as client:
-        client.publish("ret/a", b"A", retain=True)
-        client.publish("ret/b", b"B", qos=2, retain=True)
         client.publish("ret/c", b"C", qos=0, retain=True)
+        client.publish("ret/a", b"A", retain=True)
+        client.publish("ret/b", b"B", qos=2, retain=True)  # its ack says that all three are kept
         for _ in range(2):  # [MQTT-3.8.4-3] a repeated SUBSCRIBE sends retained messages again
             assert client.subscribe(("ret/#", 1)) == [1]
             got = {(m.topic, m.payload, m.qos, m.retain) for m in client.messages(3)}

@@ -81,7 +81,8 @@ def test_report_5_one_byte_at_a_time_and_a_large_publish_in_pieces(broker: Broke
         watcher.subscribe(("b/t", 0), ("big/t", 1))
         for byte in bytes.fromhex("101000044d5154540402003c000462797465820800010003622f740030070003622f746869"):
             client.send(bytes([byte]))
-        client.expect_bytes("20020000900300010030070003622f746869")
+        client.expect_bytes("20020000")
+        client.expect_in_any_order("9003000100", "30070003622f746869")
         assert watcher.message().payload == b"hi"
         payload = os.urandom(300_000)
         data = packets.publish("big/t", payload, qos=1, packet_id=9)
@@ -89,7 +90,7 @@ def test_report_5_one_byte_at_a_time_and_a_large_publish_in_pieces(broker: Broke
             last = position + 1460 >= len(data)
             client.send(data[position : position + 1460] + (b"\xc0\x00" if last else b""))
             time.sleep(0.002)  # what the reported device did: the pause is the input
-        client.expect_bytes("40020009d000")
+        client.expect_in_any_order("40020009", "d000")
         assert watcher.message().payload == payload
         replayed = read_log(broker.port, "big/#")
         assert [record.payload for record in replayed] == [payload]
@@ -228,7 +229,7 @@ def test_report_13_qos_2_publish_five_times_before_pubrel(broker: BrokerProcess)
 def test_report_15_acks_for_unknown_ids_are_answered_and_do_no_harm(broker: BrokerProcess) -> None:
     with broker.client("unknown-ids") as client:
         client.send("400200095002000962020009c000")
-        client.expect_bytes("6202000970020009d000")
+        client.expect_in_any_order("62020009", "70020009", "d000")
 
 
 def test_report_17_the_will_of_a_taken_over_connection_comes_before_online(broker: BrokerProcess) -> None:
