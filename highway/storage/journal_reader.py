@@ -34,6 +34,7 @@ from highway.storage.journal_format import (
     parse_frame_header,
     split_position,
 )
+from highway.storage.journal_loss import LostFrames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +73,7 @@ class JournalScan:
 
     frames: list[FoundFrame] = field(default_factory=list)
     damaged: list[CorruptionError] = field(default_factory=list)
+    lost: list[LostFrames] = field(default_factory=list)  # what was durable and isn't valid any more
     torn: TornTail | None = None
     end_position: int = 0
     next_frame: int = 1  # sequence number
@@ -181,20 +183,31 @@ def _judge(scan: JournalScan, found: list[FoundFrame], durable_frame: int, direc
             if durable_frame <= scan.next_frame:
                 _cut(scan, found[index:])
                 return
-            scan.damaged.append(_missing(scan, directory, frame.header.sequence))
+            _lose(scan, directory, frame.header.sequence, frame)
         scan.frames.append(frame)
         scan.end_position = frame.end
         scan.next_frame = frame.header.sequence + 1
         scan.next_entry = frame.header.first_entry + 1  # at least; whoever decodes the frame knows exactly
     if durable_frame > scan.next_frame:
-        scan.damaged.append(_missing(scan, directory, durable_frame))
+        _lose(scan, directory, durable_frame, None)
         scan.next_frame = durable_frame
 
 
-def _missing(scan: JournalScan, directory: Path, until: int) -> CorruptionError:
+def _lose(scan: JournalScan, directory: Path, until: int, following: FoundFrame | None) -> None:
+    """Note that durable frames are missing, and where they stood: between two valid ones, or behind the last."""
     sequence, offset = split_position(scan.end_position)
+    length = -1
+    if following is not None:
+        next_sequence, next_offset = split_position(following.position)
+        if next_sequence != sequence and next_offset > FILE_HEADER_BYTES:
+            sequence, offset = next_sequence, FILE_HEADER_BYTES  # the journal had rolled
+        if next_sequence == sequence:
+            length = next_offset - offset
+    path = journal_path(directory, sequence)
+    next_entry = 0 if following is None else following.header.first_entry
+    scan.lost.append(LostFrames(scan.next_frame, until, path, offset, length, next_entry))
     reason = f"journal frames {scan.next_frame} to {until - 1} are gone, although they had been synced"
-    return CorruptionError(str(journal_path(directory, sequence)), offset, reason)
+    scan.damaged.append(CorruptionError(str(path), offset, reason))
 
 
 def _cut(scan: JournalScan, dropped: list[FoundFrame]) -> None:

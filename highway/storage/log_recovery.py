@@ -40,6 +40,7 @@ class RecoveredLog:
     segment_end: int = 0  # offset after the last record in a segment
     tail: list[tuple[int, RecordBatch]] = field(default_factory=list)  # (journal entry, batch), behind the segments
     intact: bool = True  # every file is as the checkpoint says
+    last_entry: int = 0  # of the journal's that were replayed
 
     @property
     def end(self) -> int:
@@ -48,12 +49,15 @@ class RecoveredLog:
 
     def replay(self, entry: int, batch: RecordBatch, report: RecoveryReport, now_ms: int) -> None:
         """Take what the journal says was appended, unless a segment has it."""
+        self.last_entry = entry
         if batch.base_offset < self.end:
             if batch.end_offset <= self.end:
                 return
             batch = _without_head(batch, self.end - batch.base_offset)
         if batch.base_offset > self.end:
-            self.lose(self.end, batch.base_offset, CORRUPTION, report, now_ms)
+            # An unclean open made the log go on exactly at its reserved ceiling.
+            reason = UNCLEAN_STOP if batch.base_offset == self.state.ceiling else CORRUPTION
+            self.lose(self.end, batch.base_offset, reason, report, now_ms)
         self.tail.append((entry, batch))
         self.state.last_ms = max(self.state.last_ms, batch.last_ms)
         report.records_recovered += batch.count

@@ -32,11 +32,13 @@ from highway.storage.journal_format import (
     make_position,
     split_position,
 )
+from highway.storage.journal_loss import RESERVATION_BOUND, account_for
 from highway.storage.journal_reader import JournalScan, TornTail, read_entries, scan_journal
 from highway.storage.log_recovery import RecoveredLog, rebuild_state, recover_segments
 from highway.storage.meta import Meta, list_snapshots, parse_snapshot, read_file
 from highway.storage.quarantine import Quarantine
 from highway.storage.report import RecoveryReport
+from highway.storage.settings import Durability
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
     from highway.storage.settings import LogSettings
 
 __all__ = ["Recovered", "recover"]
-
-_REBUILD_SKIP = 1 << 24  # more offsets than any reservation holds
 
 _logger = logging.getLogger(__name__)
 
@@ -269,10 +269,13 @@ class _Recovery:
     def finish(self) -> None:
         """Decide where everything goes on; refuse if something is damaged and a log wants that."""
         result, report, scan = self.result, self.result.report, self._scan
+        unreserved = {name for name, settings in self._configured.items() if settings.durability == Durability.SAFE}
+        for lost in scan.lost:
+            account_for(self._filesystem, lost, result.logs, unreserved)
         for log in result.logs.values():
             if self._rebuild:
                 log.state.next_offset = max(log.state.next_offset, log.end)
-                log.state.ceiling = max(log.state.ceiling, log.end + _REBUILD_SKIP)
+                log.state.ceiling = max(log.state.ceiling, log.end + RESERVATION_BOUND)
             log.finish(report, self._now_ms, clean=self._clean)
         self._check_refusal()
         report.clean = self._clean
