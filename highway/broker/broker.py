@@ -9,33 +9,36 @@ Owner: the event loop.
 from __future__ import annotations
 
 import logging
-import uuid
 from typing import TYPE_CHECKING
 
-from highway.errors import DiskFullError, StorageError
-from highway.mqtt import ConnackPacket, PublishRun, publish_first_byte
+from highway.errors import DiskFullError, ProtocolError, StorageError
+from highway.mqtt import ReasonCode
 from highway.storage import Durability
+from highway.storage.records import FLAG_RETAIN, MAX_PROPERTIES_BYTES
 
 from . import delivery, pumping, session_store
 from .delayed_feed import DelayedFeed
 from .feed import Feed, LiveRun
 from .inflight import Message
+from .lifecycle import Lifecycle
+from .publisher_mark import FLAG_PUBLISHER, mark_publisher
 from .replay import gaps_between
 from .retained import RetainedStore
 from .routing import Route, Router
-from .session import Session
 from .sys_topics import Counters, sys_messages
+from .wills import Wills
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from highway.clock import Clock
-    from highway.mqtt import ConnectPacket, Will
+    from highway.mqtt import PublishRun
     from highway.storage import Storage
 
     from .client import Client
     from .cursor import Cursor
     from .link import Scheduler
+    from .session import Session
     from .session_store import Puts
     from .settings import BrokerSettings, TopicEntry
 
@@ -46,10 +49,6 @@ logger = logging.getLogger("highway.broker")
 # Positions that moved are stored this often: what a crash repeats to a QoS 1 subscriber is at most this much.
 POSITIONS_INTERVAL_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
-
-CLIENT_IDENTIFIER_NOT_VALID = 0x85
-NOT_AUTHORIZED = 0x87
-SERVER_BUSY = 0x89
 
 
 class Broker:
@@ -73,11 +72,14 @@ class Broker:
         for message in session_store.load_retained(storage.meta):
             self.retained.set(message.topic_name, message)
         self.sessions = session_store.load_sessions(self, storage.meta, self.feeds)
+        self.lifecycle = Lifecycle(self)
+        self.wills = Wills(self)
         self._timers = [
             scheduler.call_later(POSITIONS_INTERVAL_S, self._store_positions),
             scheduler.call_later(EXPIRY_INTERVAL_S, self._expire_sessions),
             scheduler.call_later(0, self._publish_sys),
         ]
+        self.wills.start()
 
     def _make_feed(self, entry: TopicEntry) -> Feed:
         log = self.storage.logs[entry.log]
@@ -85,95 +87,9 @@ class Broker:
             return DelayedFeed(log, self._deliver, entry.delay_ms, self.scheduler, self.clock)
         return Feed(log, self._deliver)
 
-    # Connections.
-
-    def connect(self, client: Client, packet: ConnectPacket) -> None:
-        """Attach a client to its session, new or old, and answer it."""
-        client_id = packet.client_id
-        if not client_id:
-            if not packet.clean_start and packet.protocol_version < 5:
-                # [MQTT-3.1.3-8] Nobody could ever come back to a persistent session without a name.
-                self._refuse_connect(
-                    client, packet, CLIENT_IDENTIFIER_NOT_VALID, "empty client id without clean session"
-                )
-                return
-            client_id = f"auto-{uuid.uuid4().hex}"
-        if not self.settings.anonymous:
-            self._refuse_connect(client, packet, NOT_AUTHORIZED, "anonymous clients are not let in")
-            return
-        client.client_id = client_id
-        client.keep_alive = packet.keep_alive
-        puts: Puts = []
-        before = self.clients.get(client_id)
-        if before is not None:
-            # [MQTT-3.1.4-2] The older connection goes, and its will is out before the newcomer is answered.
-            logger.info("client %s: taken over by a connection from %s", client_id, client.link.peer)
-            before.link.close()
-            self.disconnected(before)
-        session = self.sessions.get(client_id)
-        present = session is not None and not packet.clean_start
-        if session is not None and packet.clean_start:
-            puts = self._end_session(session)
-            session = None
-        if session is None:
-            session = Session(self, client_id, persistent=not packet.clean_start)
-            self.sessions[client_id] = session
-        session.version = packet.protocol_version
-        session.expires_at_ms = None
-        session.expiry_ms = self.settings.session_expiry_ms
-        if session.persistent:
-            puts.append(session_store.session_put(session))
-        if puts:
-            self.store(puts)
-        client.session = session
-        client.will = packet.will
-        session.link = client.link
-        self.clients[client_id] = client
-        self._count_clients()
-        client.connected(ConnackPacket(session_present=present, reason_code=0), journaled=bool(puts))
-
-    def _refuse_connect(self, client: Client, packet: ConnectPacket, reason_code: int, why: str) -> None:
-        logger.warning("client %r from %s: refused: %s", packet.client_id, client.link.peer, why)
-        client.link.write(ConnackPacket(session_present=False, reason_code=reason_code).encode(packet.protocol_version))
-        client.link.close()
-
-    def online(self, session: Session) -> None:
-        """Let messages flow to a session whose CONNACK is out."""
-        for subscription in session.subscriptions():
-            self.router.add(subscription)
-        for cursor in session.cursors():
-            cursor.feed.cursors.add(cursor)
-            cursor.move_to(cursor.next_offset)
-        self.pump(session)
-
-    def disconnected(self, client: Client) -> None:
-        """Publish the will that is left, then end the session or park it. Idempotent."""
-        session = client.session
-        if session is None:
-            return
-        client.session = None
+    def offline(self, client: Client, session: Session) -> None:
+        """Take a session out of everything that delivers."""
         self._held.discard(client)
-        will, client.will = client.will, None
-        if self.clients.get(client.client_id) is client:
-            del self.clients[client.client_id]
-        session.link = None
-        self._offline(session)
-        if session.persistent:
-            session.expires_at_ms = None if session.expiry_ms is None else self.clock.now_ms() + session.expiry_ms
-            self.store(
-                [
-                    session_store.session_put(session),
-                    *session_store.inflight_puts(session),
-                    *session_store.position_puts(session),
-                ]
-            )
-        else:
-            self._end_session(session)
-        self._count_clients()
-        if will is not None:
-            self._publish_will(client.client_id, will)
-
-    def _offline(self, session: Session) -> None:
         for subscription in session.subscriptions():
             self.router.remove(subscription)
         for cursor in session.cursors():
@@ -185,46 +101,32 @@ class Broker:
         session.resend.extendleft(reversed(session.inflight.drain()))
         self._pumps.pop(session, None)
 
-    def _end_session(self, session: Session) -> Puts:
-        self.sessions.pop(session.client_id, None)
-        return session_store.drop_puts(session) if session.persistent else []
-
-    def _publish_will(self, client_id: str, will: Will) -> None:
-        first_byte = publish_first_byte(will.qos, retain=will.retain)
-        run = PublishRun(will.topic_name, first_byte, [will.payload], [], will.properties)
-        try:
-            self.publish(run, [])
-        except StorageError as error:
-            logger.error("client %s: its will could not be stored: %s", client_id, error)
-
-    def _count_clients(self) -> None:
-        counters = self.counters
-        counters.clients_connected = len(self.clients)
-        counters.clients_disconnected = len(self.sessions) - len(self.clients)
-        counters.clients_maximum = max(counters.clients_maximum, len(self.clients))
-
     # Publishing.
 
-    def publish(self, run: PublishRun, puts: Puts) -> Durability:
-        """Take a run of messages; returns the point at which they may be acknowledged.
+    def publish(self, run: PublishRun, puts: Puts, publisher: Session | None = None) -> Durability | None:
+        """Take a run of messages; returns the point at which they may be acknowledged, None where nothing takes them.
 
         `puts` go into the same journal frame. Raises StorageError where the messages can't be accepted now.
         """
         route = self.router.route(run.topic_name)
         feed = route.feed
         if feed is None:
-            self._publish_unlogged(run, route)
-            return Durability.FAST
+            return Durability.FAST if self._publish_unlogged(run, route, publisher) else None
         if not self.storage.writable:
             raise DiskFullError(f"log {feed.log.name!r}: the data directory takes no writes now")
         log = feed.log
-        flags = run.qos | 4 if run.retain else run.qos
-        data = route.encode_records(run.payloads, flags, log.delta_ms(), run.properties)
+        flags = run.qos | FLAG_RETAIN if run.retain else run.qos
+        properties = run.properties
+        if publisher is not None and route.has_no_local(publisher):
+            flags |= FLAG_PUBLISHER
+            properties = mark_publisher(publisher.client_id, properties)
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise ProtocolError(f"{len(properties)} bytes of properties, {MAX_PROPERTIES_BYTES} is the limit", 0x95)
+        data = route.encode_records(run.payloads, flags, log.delta_ms(), properties)
         if run.retain and not feed.is_delayed:
             # [MQTT-3.3.1-5] The last message of a run is the one that stays.
-            message = Message(run.topic_name, run.payloads[-1], run.qos, True, run.properties)
-            puts = [*puts, session_store.retained_put(message)]
-        feed.expect(run)
+            puts = [*puts, session_store.retained_put(self._retained_message(run))]
+        feed.expect(run, publisher)
         try:
             log.append(data, len(run.payloads), None, puts)
         except StorageError:
@@ -232,29 +134,32 @@ class Broker:
             raise
         return log.acknowledge_at
 
+    def _retained_message(self, run: PublishRun | LiveRun) -> Message:
+        return Message(run.topic_name, run.payloads[-1], run.qos, True, run.properties, self.clock.now_ms())
+
     def entry_durability(self, topic_name: bytes) -> Durability:
         """The point at which a repetition of a message on that topic is acknowledged."""
         feed = self.router.route(topic_name).feed
         return Durability.FAST if feed is None else feed.log.settings.durability
 
-    def _publish_unlogged(self, run: PublishRun, route: Route) -> None:
-        """Deliver a message on a `$...` topic to whoever is there; drop one that no entry takes."""
+    def _publish_unlogged(self, run: PublishRun, route: Route, publisher: Session | None) -> bool:
+        """Deliver a message on a `$...` topic to whoever is there; False for one that nobody may send or no entry takes."""
         topic_name = run.topic_name
         if not topic_name.startswith(b"$") or topic_name.startswith(OWN_TOPICS):
             self.counters.publish_dropped += len(run.payloads)
-            return
+            return False
+        now_ms = self.clock.now_ms()
         for payload in run.payloads:
-            self._deliver_unlogged(Message(topic_name, payload, run.qos, False, run.properties), route)
+            message = Message(topic_name, payload, run.qos, False, run.properties, now_ms)
+            self._deliver_unlogged(message, route, publisher)
+        return True
 
-    def _deliver_unlogged(self, message: Message, route: Route) -> None:
+    def _deliver_unlogged(self, message: Message, route: Route, publisher: Session | None = None) -> None:
         for target in route.targets:
             session = target.reader.session
-            qos = min(message.qos, target.qos)
-            if session.link is None or session.link.congested or session.corked or (qos and session.quota <= 0):
+            plan = target.plan.own if session is publisher else target.plan
+            if plan.qos >= 0 and (session.is_blocked() or not session.send_message(message, plan)):
                 self.counters.publish_dropped += 1
-                continue
-            packet_id = session.inflight.take_message(message, qos) if qos else 0
-            session.send(message.encode(session.version, qos, packet_id), 1)
 
     def _deliver(self, run: LiveRun) -> None:
         """A run became visible."""
@@ -266,7 +171,7 @@ class Broker:
                 delivery.deliver_live(run, route, target)
 
     def _retain(self, run: LiveRun, *, journal: bool) -> None:
-        message = Message(run.topic_name, run.payloads[-1], run.qos, True, run.properties)
+        message = self._retained_message(run)
         if message.payload:
             self.retained.set(run.topic_name, message)
         else:
@@ -292,8 +197,7 @@ class Broker:
     def refuse_publish(self, client: Client, error: StorageError) -> None:
         """A publish could not be stored, so it isn't acknowledged: close the connection."""
         logger.error("client %s: publish refused, connection closed: %s", client.client_id, error)
-        client.link.close()
-        client.lost()
+        client.end(ReasonCode.QUOTA_EXCEEDED)
 
     # Delivering what is not live.
 
@@ -368,13 +272,7 @@ class Broker:
         self._timers[0] = self.scheduler.call_later(POSITIONS_INTERVAL_S, self._store_positions)
 
     def _expire_sessions(self) -> None:
-        now_ms = self.clock.now_ms()
-        expired = [s for s in self.sessions.values() if s.expires_at_ms is not None and s.expires_at_ms <= now_ms]
-        for session in expired:
-            logger.info("client %s: session expired", session.client_id)
-            self.store(self._end_session(session))
-        self.counters.clients_expired += len(expired)
-        self._count_clients()
+        self.lifecycle.expire()
         self._timers[1] = self.scheduler.call_later(EXPIRY_INTERVAL_S, self._expire_sessions)
 
     def _publish_sys(self) -> None:
@@ -382,7 +280,7 @@ class Broker:
         counters.subscriptions = sum(1 for session in self.sessions.values() for _ in session.subscriptions())
         counters.retained = len(self.retained)
         for topic_name, payload in sys_messages(counters, self.clock, self.started):
-            message = Message(topic_name, payload, 0, True, b"")
+            message = Message(topic_name, payload, 0, True, b"", 0)
             if self.retained.get(topic_name) != message:
                 self.retained.set(topic_name, message)
                 self._deliver_unlogged(message._replace(retain=False), self.router.route(topic_name))
@@ -397,9 +295,9 @@ class Broker:
         for timer in self._timers:
             timer.cancel()
         for client in list(self.clients.values()):
-            client.will = None
-            client.link.close()
-            self.disconnected(client)
+            client.will = None  # it is stored: the next start publishes it, unless the client is back by then
+            client.end(ReasonCode.SERVER_SHUTTING_DOWN)
+        self.wills.close()
 
 
 READ_RETRY_S = 1.0

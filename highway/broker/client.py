@@ -11,18 +11,21 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from highway.errors import StorageError
+from highway.errors import ProtocolError, StorageError
 from highway.mqtt import (
     PINGRESP,
+    V5,
     ConnackPacket,
     ConnectPacket,
     DisconnectPacket,
     PingreqPacket,
+    PubackPacket,
     PubackRun,
     PubcompPacket,
     PublishRun,
     PubrecPacket,
     PubrelPacket,
+    ReasonCode,
     SubscribePacket,
     UnsubscribePacket,
     puback_bytes,
@@ -55,6 +58,7 @@ class Client:
     __slots__ = (
         "_acks",
         "_acks_mode",
+        "_connack_sent",
         "_deferred",
         "_waiting",
         "broker",
@@ -62,6 +66,7 @@ class Client:
         "keep_alive",
         "link",
         "session",
+        "version",
         "will",
     )
 
@@ -69,12 +74,14 @@ class Client:
         self.broker = broker
         self.link = link
         self.session: Session | None = None
+        self.version = 0  # of the protocol, once CONNECT said it
         self.client_id = ""
         self.keep_alive = 0  # seconds; 0: the client promised nothing
         self.will: Will | None = None
         self._acks: list[bytes] = []  # of the chunk at hand
         self._acks_mode = Durability.FAST  # the point at which the acknowledgements being gathered are due
         self._waiting = 0  # acknowledgements handed to the storage engine and not sent yet
+        self._connack_sent = False
         self._deferred: list[Event] | None = None  # what came after a CONNECT that waits for the journal
 
     def handle(self, events: Sequence[Event]) -> None:
@@ -101,7 +108,7 @@ class Client:
 
     def on_connect(self, packet: ConnectPacket) -> None:
         """Find or make the session; the answer may have to wait for the journal."""
-        self.broker.connect(self, packet)
+        self.broker.lifecycle.connect(self, packet)
 
     def connected(self, connack: ConnackPacket, *, journaled: bool) -> None:
         """Answer CONNECT, after the journal has what it changed, and then let the session's messages flow."""
@@ -124,7 +131,8 @@ class Client:
         if session is not None:
             self.link.established(self.keep_alive)
             self.link.write(connack.encode(session.version))
-            self.broker.online(session)
+            self._connack_sent = True
+            self.broker.lifecycle.online(session)
 
     # Publishing.
 
@@ -143,14 +151,39 @@ class Client:
             acks = pubrec_bytes(run.packet_ids)
             puts = self._receive_once(session, run)
         try:
-            mode = broker.publish(run, puts) if run.payloads else broker.entry_durability(run.topic_name)
+            mode = broker.publish(run, puts, session) if run.payloads else broker.entry_durability(run.topic_name)
         except StorageError as error:
-            # Not stored, not acknowledged: 3.1.1 has no other way to say so than to close.
-            broker.refuse_publish(self, error)
+            self._refuse(run, ReasonCode.QUOTA_EXCEEDED, error)
             return
+        except ProtocolError as error:
+            logger.warning("client %s: closed: %s", self.client_id, error)
+            self.end(error.reason_code)
+            return
+        if mode is None:
+            # 3.1.1 has no way to refuse but to close: acknowledged and dropped, and counted.
+            if self.version == V5 and acks:
+                self._acks.append(self._negative(run, ReasonCode.NOT_AUTHORIZED))
+                return
+            mode = Durability.FAST
         if acks:
             self._acks.append(acks)
             self._acks_mode = max(self._acks_mode, mode)
+
+    def _negative(self, run: PublishRun, reason_code: int) -> bytes:
+        """PUBACK or PUBREC with a reason, for each message of a run."""
+        kind = PubackPacket if run.qos == 1 else PubrecPacket
+        ids = [int.from_bytes(id_bytes, "big") for id_bytes in run.packet_ids]
+        if self.session is not None and run.qos == 2:
+            self.session.received.difference_update(ids)
+        return b"".join(kind(packet_id, reason_code).encode(V5) for packet_id in ids)
+
+    def _refuse(self, run: PublishRun, reason_code: int, error: StorageError) -> None:
+        """Not stored, not acknowledged: MQTT 5 is told so, 3.1.1 has no other way than closing."""
+        if self.version == V5 and run.qos:
+            logger.error("client %s: publish refused: %s", self.client_id, error)
+            self._acks.append(self._negative(run, reason_code))
+        else:
+            self.broker.refuse_publish(self, error)
 
     @staticmethod
     def _receive_once(session: Session, run: PublishRun) -> Puts:
@@ -265,16 +298,26 @@ class Client:
             self.link.write(PINGRESP)
 
     def on_disconnect(self, packet: DisconnectPacket) -> None:
-        """A clean end."""
-        # [MQTT-3.1.2-10] The will goes with a DISCONNECT, unless MQTT 5 asks for it with reason 0x04.
-        if packet.reason_code != 0x04:
+        """A clean end. The will goes with it, unless MQTT 5 asks for it with reason 0x04. 3.1.1 [MQTT-3.1.2-10]"""
+        if packet.reason_code != ReasonCode.DISCONNECT_WITH_WILL:
+            self.broker.wills.forget(self.client_id, self.will)
             self.will = None
+        expiry = packet.properties.session_expiry_interval
+        if expiry is not None and self.session is not None:
+            self.broker.lifecycle.change_expiry(self.session, expiry)
+        self.link.close()
+        self.lost()
+
+    def end(self, reason_code: int) -> None:
+        """Close the connection from our side; MQTT 5 is told why. 5.0 [MQTT-3.14.0-1]"""
+        if self.version == V5 and self._connack_sent:
+            self.link.write(DisconnectPacket(reason_code).encode(V5))
         self.link.close()
         self.lost()
 
     def lost(self) -> None:
         """The network connection is gone, or about to be: end or park the session. Idempotent."""
-        self.broker.disconnected(self)
+        self.broker.lifecycle.disconnected(self)
 
     def violated(self) -> None:
         """The client broke the protocol: what the rules say of its session, as if the connection had been lost."""

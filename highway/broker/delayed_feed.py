@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from highway.storage import Log
 
     from .link import Scheduler
+    from .session import Session
 
 __all__ = ["DelayedFeed"]
 
@@ -50,9 +51,9 @@ class DelayedFeed(Feed):
     def is_delayed(self) -> bool:
         return True
 
-    def expect(self, run: PublishRun) -> None:
+    def expect(self, run: PublishRun, publisher: Session | None) -> None:
         if run.retain:
-            super().expect(run)
+            super().expect(run, publisher)
 
     def forget(self) -> None:
         if self.pending and self.pending[-1].base_offset >= self.log.log_end_offset:

@@ -11,41 +11,69 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from highway.mqtt import PACKET_IDS, PublishHeads, encode_qos, encode_qos0
-from highway.mqtt.properties import property_block
+from highway.mqtt import PACKET_IDS, V5, PropertyId, PublishHeads, encode_qos, encode_qos0, property_block
+from highway.mqtt.wire import encode_varint
+from highway.storage.records import FLAG_RETAIN
+
+from . import message_expiry
+from .publisher_mark import FLAG_PUBLISHER, split_publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from highway.storage import Record
 
     from .feed import LiveRun
     from .routing import Route, Target
-    from .session import Reader
+    from .session import Reader, Session, Subscription
 
 __all__ = ["Chunk", "Plan", "addressed_name", "deliver_live", "encode_records"]
 
-MQTT_5 = 5
+PUBLISH = 0x30
+_SUBSCRIPTION_IDENTIFIER = bytes((PropertyId.SUBSCRIPTION_IDENTIFIER,))
+_TOPIC_ALIAS = bytes((PropertyId.TOPIC_ALIAS,))
 
 
 class Plan:
-    """How messages of one topic go to one reader: the granted QoS (-1: not at all), and the bytes around them."""
+    """How the messages of one topic go to one reader: one copy for all of its subscriptions that match.
 
-    __slots__ = ("heads", "qos", "topic_name")
+    `qos` is the highest granted, -1 where nothing matches [MQTT-3.3.5-1]; `identifiers` the subscription identifiers
+    as raw properties [MQTT-3.3.4-3]; `own` the plan for what the session's own client published (No Local).
+    """
 
-    def __init__(self, topic_name: bytes, qos: int) -> None:
+    __slots__ = ("_heads", "identifiers", "own", "plain", "qos", "retain_as_published", "topic_name")
+
+    def __init__(self, topic_name: bytes, subscriptions: Iterable[Subscription]) -> None:
+        granted = list(subscriptions)
         self.topic_name = topic_name
-        self.qos = qos
-        self.heads = (
-            PublishHeads(0x30, topic_name, 0),
-            PublishHeads(0x32, topic_name, 2),
-            PublishHeads(0x34, topic_name, 2),
+        self.qos = max((s.qos for s in granted), default=-1)
+        self.identifiers = b"".join(
+            _SUBSCRIPTION_IDENTIFIER + encode_varint(s.identifier) for s in granted if s.identifier
         )
+        self.retain_as_published = any(s.retain_as_published for s in granted)
+        others = [s for s in granted if not s.no_local]
+        self.own: Plan = self if len(others) == len(granted) else Plan(topic_name, others)
+        # For the plain kind, by QoS: RETAIN 0, before MQTT 5.
+        self.plain = tuple(PublishHeads(PUBLISH | qos << 1, topic_name, 2 if qos else 0) for qos in range(3))
+        self._heads: dict[tuple[int, int, bytes], PublishHeads] = {}
+
+    def heads(self, first_byte: int, tail_length: int, topic_name: bytes) -> PublishHeads:
+        """Fixed header and topic by payload length; `topic_name` is the plan's, or empty behind an alias."""
+        key = (first_byte, tail_length, topic_name)
+        heads = self._heads.get(key)
+        if heads is None:
+            if len(self._heads) > 16:  # property blocks of many lengths: none of them is worth keeping
+                self._heads.clear()
+            heads = self._heads[key] = PublishHeads(first_byte, topic_name, tail_length)
+        return heads
 
 
 def addressed_name(offset: int, topic_name: bytes) -> bytes:
     """The name under which a `$log` subscription gets a message: the address of the record."""
     return b"$log/%d/%b" % (offset, topic_name)
+
+
+# Live.
 
 
 def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
@@ -54,17 +82,22 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
     if cursor is None or not cursor.live:
         return
     session = cursor.reader.session
+    plan = target.plan if run.publisher is not session else target.plan.own
+    if plan.qos < 0:
+        return
     link = session.link
-    qos = min(run.qos, target.qos)
+    qos = min(run.qos, plan.qos)
     count = len(run.payloads)
     if link is None or link.congested or cursor.reader.addressed or (qos and session.quota < count):
         cursor.fall_back(run.base_offset)
         return
-    if not qos:
-        session.send(_shared_wire(run, route, session.version), count)
+    # The packet ids of QoS 2 are journaled before they are used, and sizes are looked at one by one: see Cursor.
+    if (qos > 1 and session.persistent) or (session.max_packet_bytes and run.may_exceed(session.max_packet_bytes)):
+        cursor.fall_back(run.base_offset)
         return
-    if qos > 1 and session.persistent:
-        cursor.fall_back(run.base_offset)  # its packet ids are journaled before they are used: see Cursor
+    first_byte = PUBLISH | qos << 1 | (run.retain and plan.retain_as_published)
+    if not qos:
+        session.send(_qos0_wire(run, route, plan, session, first_byte), count)
         return
     packet_ids = session.inflight.free_ids(count)
     if len(packet_ids) < count:
@@ -72,8 +105,9 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
         return
     session.inflight.take(packet_ids, cursor, range(run.base_offset, run.end_offset), qos)
     session.dirty = True
-    heads = route.publish_heads(0x30 | qos << 1, 2)
-    session.send(encode_qos(heads, _id_bytes(packet_ids), _tails(run, session.version)), count)
+    topic_name, block = _live_names(run, plan, session)
+    heads = plan.heads(first_byte, 2 + len(block), topic_name)
+    session.send(encode_qos(heads, _id_bytes(packet_ids), run.payloads, block), count)
 
 
 def _id_bytes(packet_ids: Sequence[int]) -> list[bytes]:
@@ -82,20 +116,38 @@ def _id_bytes(packet_ids: Sequence[int]) -> list[bytes]:
     return [PACKET_IDS[packet_id] for packet_id in packet_ids]
 
 
-def _tails(run: LiveRun, version: int) -> list[bytes]:
-    """What follows topic and packet id: the payloads, in MQTT 5 behind their properties."""
-    if version != MQTT_5:
-        return run.payloads
-    block = property_block(run.properties)
-    return [block + payload for payload in run.payloads]
+def _live_names(run: LiveRun, plan: Plan, session: Session) -> tuple[bytes, bytes]:
+    """(topic name to send, property block with its length) of a run; b"" for the block before MQTT 5."""
+    if session.version != V5:
+        return run.topic_name, b""
+    raw = plan.identifiers + run.properties
+    if not session.topic_alias_maximum:
+        return run.topic_name, property_block(raw)
+    alias, is_new = session.topic_alias(run.topic_name)
+    if not alias:
+        return run.topic_name, property_block(raw)
+    raw = _TOPIC_ALIAS + alias.to_bytes(2, "big") + raw
+    return run.topic_name if is_new else b"", property_block(raw)
 
 
-def _shared_wire(run: LiveRun, route: Route, version: int) -> bytes:
-    key = version == MQTT_5
+def _qos0_wire(run: LiveRun, route: Route, plan: Plan, session: Session, first_byte: int) -> bytes:
+    is_mqtt_5 = session.version == V5
+    if plan.identifiers or (is_mqtt_5 and session.topic_alias_maximum):
+        topic_name, block = _live_names(run, plan, session)
+        heads = PublishHeads(first_byte, topic_name, 0, block)
+        return encode_qos0(heads, run.payloads)
+    key = (first_byte, is_mqtt_5)
     wire = run.wires.get(key)
     if wire is None:
-        wire = run.wires[key] = encode_qos0(route.publish_heads(0x30, 0), _tails(run, version))
+        if is_mqtt_5 and run.properties:
+            heads = PublishHeads(first_byte, run.topic_name, 0, property_block(run.properties))
+        else:
+            heads = route.qos0_heads(first_byte, is_mqtt_5)
+        wire = run.wires[key] = encode_qos0(heads, run.payloads)
     return wire
+
+
+# From the log.
 
 
 class Chunk:
@@ -119,39 +171,79 @@ class Chunk:
 def encode_records(reader: Reader, records: Sequence[Record], quota: int, budget: int) -> Chunk:
     """Encode what `reader` is to get of `records`, in order, until the quota of packet ids or the byte budget is out."""
     chunk = Chunk()
-    session = reader.session
-    plans, is_mqtt_5 = reader.plans, session.version == MQTT_5
+    session, plans = reader.session, reader.plans
     ids = session.inflight.free_ids(min(quota, len(records))) if quota > 0 else ()
     id_bytes = _id_bytes(ids)
+    is_plain = not reader.addressed and session.version != V5 and not session.max_packet_bytes
+    now_ms = session.broker.clock.now_ms()
     offsets, granted = chunk.offsets, chunk.qos
     pieces: list[bytes] = []
     append = pieces.append
-    for offset, flags, _, topic_name, properties, payload in records:
+    for record in records:
+        offset, flags, _, topic_name, properties, payload = record
         plan = plans.get(topic_name)
         if plan is None:
             plan = reader.make_plan(topic_name)
+        if properties:
+            plan, properties = _look_at_properties(record, plan, session, now_ms)
         limit = plan.qos
         if limit >= 0 and (not reader.since or reader.wants(topic_name, offset)):
             qos = flags & 3
             if qos > limit:  # noqa: PLR1730  min() is a call for each message
                 qos = limit
-            tail = property_block(properties) + payload if is_mqtt_5 else payload
-            heads = plan.heads if not reader.addressed else Plan(addressed_name(offset, topic_name), 0).heads
+            used = len(offsets)
+            if qos and used == len(id_bytes):
+                break
+            if is_plain and not plan.retain_as_published:
+                append(plan.plain[qos][len(payload)])
+                if qos:
+                    append(id_bytes[used])
+                append(payload)
+                budget -= len(payload) + len(topic_name) + 8
+                chunk.count += 1
+            elif packet := _packet(reader, plan, record, properties, qos, id_bytes[used] if qos else b""):
+                append(packet)
+                budget -= len(packet)
+                chunk.count += 1
+            else:
+                qos = 0  # too large for this client: passed over
             if qos:
-                if len(offsets) == len(id_bytes):
-                    break
-                append(heads[qos][len(tail)])
-                append(id_bytes[len(offsets)])
                 offsets.append(offset)
                 granted.append(qos)
-            else:
-                append(heads[0][len(tail)])
-            append(tail)
-            chunk.count += 1
-            budget -= len(payload) + len(topic_name) + 8
         chunk.scanned += 1
         if budget <= 0:
             break
     chunk.data = b"".join(pieces)
     chunk.packet_ids = ids[: len(offsets)]
     return chunk
+
+
+def _look_at_properties(record: Record, plan: Plan, session: Session, now_ms: int) -> tuple[Plan, bytes]:
+    """(plan, property block as it is to be sent) of a record that has properties: who sent it, and whether it lives."""
+    properties = record[4]
+    if record[1] & FLAG_PUBLISHER:
+        publisher, properties = split_publisher(properties)
+        if publisher == session.client_id:
+            plan = plan.own
+    left = message_expiry.remaining(properties, record[2], now_ms)
+    return (NOTHING, b"") if left is None else (plan, left)
+
+
+def _packet(reader: Reader, plan: Plan, record: Record, properties: bytes, qos: int, id_bytes: bytes) -> bytes:
+    """One PUBLISH that is not of the plain kind; b"" where it exceeds what the client takes. 5.0 [MQTT-3.1.2-24]"""
+    session = reader.session
+    offset, flags, _, topic_name, _, payload = record
+    if reader.addressed:
+        topic_name = addressed_name(offset, topic_name)
+    retain = plan.retain_as_published and bool(flags & FLAG_RETAIN)
+    middle = id_bytes
+    if session.version == V5:
+        middle += property_block(plan.identifiers + properties)
+    head = PublishHeads(PUBLISH | qos << 1 | retain, topic_name, len(middle))[len(payload)]
+    if session.max_packet_bytes and len(head) + len(middle) + len(payload) > session.max_packet_bytes:
+        session.broker.counters.publish_dropped += 1
+        return b""
+    return b"".join((head, middle, payload))
+
+
+NOTHING = Plan(b"", ())

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from highway.storage import Log
 
     from .cursor import Cursor
+    from .session import Session
 
 __all__ = ["Feed", "LiveRun"]
 
@@ -29,9 +30,19 @@ __all__ = ["Feed", "LiveRun"]
 class LiveRun:
     """Consecutive messages of one publisher and topic between their append and their delivery."""
 
-    __slots__ = ("base_offset", "end_offset", "payloads", "properties", "qos", "retain", "topic_name", "wires")
+    __slots__ = (
+        "base_offset",
+        "end_offset",
+        "payloads",
+        "properties",
+        "publisher",
+        "qos",
+        "retain",
+        "topic_name",
+        "wires",
+    )
 
-    def __init__(self, run: PublishRun, base_offset: int) -> None:
+    def __init__(self, run: PublishRun, base_offset: int, publisher: Session | None) -> None:
         self.topic_name = run.topic_name
         self.qos = run.qos
         self.retain = run.retain
@@ -39,8 +50,14 @@ class LiveRun:
         self.properties = run.properties
         self.base_offset = base_offset
         self.end_offset = base_offset + len(run.payloads)
-        # Encoded once for all subscribers of one protocol version and QoS 0; see `delivery.py`.
-        self.wires: dict[int, bytes] = {}
+        self.publisher = publisher  # None: the broker itself, or a session that is gone
+        # Encoded once for all subscribers that get the same bytes at QoS 0; see `delivery.py`.
+        self.wires: dict[tuple[int, bool], bytes] = {}
+
+    def may_exceed(self, packet_bytes: int) -> bool:
+        """Whether a packet of this run may be larger than a client takes."""
+        overhead = 64 + len(self.topic_name) + len(self.properties)
+        return max(map(len, self.payloads)) + overhead > packet_bytes
 
 
 class Feed:
@@ -63,9 +80,9 @@ class Feed:
         """Whether messages become visible some time after their commit."""
         return False
 
-    def expect(self, run: PublishRun) -> None:
+    def expect(self, run: PublishRun, publisher: Session | None) -> None:
         """Note a run that is about to be appended: `advance` delivers it when it becomes visible."""
-        self.pending.append(LiveRun(run, self.log.log_end_offset))
+        self.pending.append(LiveRun(run, self.log.log_end_offset, publisher))
 
     def forget(self) -> None:
         """Take back the last `expect`: its append was refused."""

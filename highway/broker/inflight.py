@@ -38,6 +38,7 @@ class Message(NamedTuple):
     qos: int
     retain: bool
     properties: bytes
+    stored_ms: int = 0  # when the broker took it
 
     def encode(self, version: int, qos: int, packet_id: int = 0, *, dup: bool = False) -> bytes:
         """The PUBLISH at a granted QoS."""

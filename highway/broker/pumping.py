@@ -104,16 +104,14 @@ def _send_record(session: Session, packet_id: int, entry: Entry, batch: RecordBa
 
 def _send_retained(session: Session) -> None:
     """Send the next retained message that a SUBSCRIBE asked for, as it is now and not as it was then."""
-    step = next(session.retained[0], None)
-    if step is None:
+    topic_names, plan = session.retained[0]
+    topic_name = next(topic_names, None)
+    if topic_name is None:
         session.retained.popleft()
         return
-    topic_name, qos = step
     message = session.broker.retained.get(topic_name)
-    if message is None:
-        return
-    packet_id = session.inflight.take_message(message, qos) if qos else 0
-    session.send(message.encode(session.version, qos, packet_id), 1)
+    if message is not None:
+        session.send_message(message, plan)
 
 
 def send_gap_notice(cursor: Cursor, gap: Gap) -> None:

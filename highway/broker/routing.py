@@ -15,6 +15,7 @@ from highway.mqtt import PublishHeads
 from highway.mqtt.topics import filters_intersect, matches, split_levels
 from highway.storage.records import RecordHeads
 
+from .delivery import Plan
 from .subscription_trie import FilterTrie
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from .cursor import Cursor
     from .feed import Feed
-    from .session import Reader, Subscription
+    from .session import Reader, Session, Subscription
 
 __all__ = ["Route", "Router", "Target"]
 
@@ -30,17 +31,18 @@ __all__ = ["Route", "Router", "Target"]
 # about 50 MB; past that it starts afresh, which costs each live topic one trie look-up.
 MAX_ROUTES = 65_536
 
+NO_PROPERTIES = b"\0"
+
 
 class Target:
-    """One reader of a topic, its cursor in the log (None where the topic is not logged), and the QoS granted."""
+    """One reader of a topic, its cursor in the log (None where the topic is not logged), and what it is to get."""
 
-    __slots__ = ("cursor", "qos", "reader")
+    __slots__ = ("cursor", "plan", "reader")
 
-    def __init__(self, reader: Reader, cursor: Cursor | None, granted: Iterable[Subscription]) -> None:
+    def __init__(self, reader: Reader, cursor: Cursor | None, plan: Plan) -> None:
         self.reader = reader
         self.cursor = cursor
-        # [MQTT-3.3.5-1] Overlapping subscriptions: one copy, at the highest QoS among them.
-        self.qos = max(subscription.qos for subscription in granted)
+        self.plan = plan
 
 
 class Route:
@@ -52,7 +54,7 @@ class Route:
         self.topic_name = topic_name
         self.feed = feed
         self.targets = targets
-        self._publish_heads: dict[tuple[int, int], PublishHeads] = {}
+        self._publish_heads: dict[tuple[int, bool], PublishHeads] = {}
         self._record_heads: RecordHeads | None = None
         self._flags = self._delta_ms = -1
 
@@ -68,13 +70,18 @@ class Route:
         # Nothing here runs Python code for each message but a new payload length: map, zip and join are loops in C.
         return b"".join(chain.from_iterable(zip(map(heads.__getitem__, map(len, payloads)), payloads, strict=True)))
 
-    def publish_heads(self, first_byte: int, tail_length: int) -> PublishHeads:
-        """Fixed header and topic of an outgoing PUBLISH by payload length; see `PublishHeads`."""
-        key = (first_byte, tail_length)
+    def qos0_heads(self, first_byte: int, is_mqtt_5: bool) -> PublishHeads:  # noqa: FBT001  a key, not a switch
+        """Everything before the payload of an outgoing QoS 0 PUBLISH without properties, by payload length."""
+        key = (first_byte, is_mqtt_5)
         heads = self._publish_heads.get(key)
         if heads is None:
-            heads = self._publish_heads[key] = PublishHeads(first_byte, self.topic_name, tail_length)
+            suffix = NO_PROPERTIES if is_mqtt_5 else b""
+            heads = self._publish_heads[key] = PublishHeads(first_byte, self.topic_name, 0, suffix)
         return heads
+
+    def has_no_local(self, session: Session) -> bool:
+        """Whether the session subscribes to the topic with No Local."""
+        return any(target.plan.own is not target.plan for target in self.targets if target.reader.session is session)
 
 
 class Router:
@@ -124,7 +131,7 @@ class Router:
         for _, _, subscription in self._subscriptions.match(topic_name):
             by_reader.setdefault(subscription.reader, []).append(subscription)
         return [
-            Target(reader, None if feed is None else reader.cursor(feed), subscriptions)
+            Target(reader, None if feed is None else reader.cursor(feed), Plan(topic_name, subscriptions))
             for reader, subscriptions in by_reader.items()
         ]
 

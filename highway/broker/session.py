@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from highway.mqtt.topics import matches
 
+from . import message_expiry
 from .cursor import Cursor
 from .delivery import Plan
 from .inflight import Inflight
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from .broker import Broker
     from .feed import Feed
-    from .inflight import Entry
+    from .inflight import Entry, Message
     from .link import Link
 
 __all__ = ["ORDINARY", "Reader", "Session", "Subscription"]
@@ -41,13 +42,26 @@ MAX_PLANS = 4096
 class Subscription:
     """One topic filter of a session. `name` is the filter as the client wrote it, `topic_filter` what it selects."""
 
-    __slots__ = ("name", "qos", "reader", "since", "topic_filter")
+    __slots__ = ("identifier", "name", "no_local", "qos", "reader", "retain_as_published", "since", "topic_filter")
 
-    def __init__(self, reader: Reader, name: bytes, topic_filter: bytes, qos: int) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        name: bytes,
+        topic_filter: bytes,
+        qos: int,
+        *,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        identifier: int = 0,
+    ) -> None:
         self.reader = reader
         self.name = name
         self.topic_filter = topic_filter
         self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.identifier = identifier  # 0: none
         # Offset by log where the subscription begins, in logs that the reader had not caught up with when it was made.
         self.since: dict[str, int] = {}
 
@@ -66,12 +80,12 @@ class Reader:
         self.plans: dict[bytes, Plan] = {}
         self.since = False
 
-    def add(self, name: bytes, topic_filter: bytes, qos: int, since: dict[str, int] | None = None) -> Subscription:
+    def add(self, subscription: Subscription) -> Subscription:
         """Add or replace a subscription. [MQTT-3.8.4-3] The same filter again replaces the one before."""
-        subscription = Subscription(self, name, topic_filter, qos)
-        before = self.subscriptions.get(name)
-        subscription.since = before.since if before is not None else since or {}
-        self.subscriptions[name] = subscription
+        before = self.subscriptions.get(subscription.name)
+        if before is not None:
+            subscription.since = before.since
+        self.subscriptions[subscription.name] = subscription
         self.changed()
         return subscription
 
@@ -115,8 +129,8 @@ class Reader:
         """Work out, and remember, how messages of a topic go to this reader."""
         if len(self.plans) >= MAX_PLANS:
             self.plans.clear()
-        granted = [s.qos for s in self.subscriptions.values() if matches(s.topic_filter, topic_name)]
-        plan = self.plans[topic_name] = Plan(topic_name, max(granted, default=-1))
+        granted = (s for s in self.subscriptions.values() if matches(s.topic_filter, topic_name))
+        plan = self.plans[topic_name] = Plan(topic_name, granted)
         return plan
 
     def wants(self, topic_name: bytes, offset: int) -> bool:
@@ -142,29 +156,37 @@ class Session:
         "inflight",
         "link",
         "max_inflight",
+        "max_packet_bytes",
         "persistent",
         "readers",
         "received",
         "resend",
         "retained",
         "stored_ids",
+        "topic_alias_maximum",
+        "topic_aliases",
         "version",
+        "wants_reasons",
     )
 
-    def __init__(self, broker: Broker, client_id: str, *, persistent: bool) -> None:
+    def __init__(self, broker: Broker, client_id: str) -> None:
         self.broker = broker
         self.client_id = client_id
-        self.persistent = persistent
+        self.persistent = False
         self.expiry_ms: int | None = None  # None: never
         self.expires_at_ms: int | None = None  # set while offline
         self.link: Link | None = None
         self.version = 4
         self.max_inflight = broker.settings.max_inflight
+        self.max_packet_bytes = 0  # the largest packet that the client takes; 0: any
+        self.wants_reasons = True  # reason strings and user properties on acknowledgements
+        self.topic_alias_maximum = 0
+        self.topic_aliases: dict[bytes, int] = {}  # of this connection
         self.readers: dict[bytes, Reader] = {ORDINARY: Reader(self, ORDINARY)}
         self.behind: dict[Cursor, None] = {}  # cursors in CATCHUP, in the order of their turns
         self.inflight = Inflight()
         self.resend: deque[tuple[int, Entry]] = deque()  # of an earlier connection, not sent again yet
-        self.retained: deque[Iterator[tuple[bytes, int]]] = deque()  # (topic, granted QoS) still to be sent
+        self.retained: deque[tuple[Iterator[bytes], Plan]] = deque()  # topic names still to be sent, and how
         self.received: set[int] = set()  # QoS 2 packet ids that came in and were not released
         self.stored_ids: set[int] = set()  # in-flight packet ids that the journal knows
         self.corked = 0  # SUBACKs on their way; nothing goes out before them
@@ -172,6 +194,16 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.client_id!r} online={self.link is not None} inflight={len(self.inflight)}>"
+
+    def topic_alias(self, topic_name: bytes) -> tuple[int, bool]:
+        """(alias, whether the client has to be told first); alias 0 when all are taken, as the first topics keep theirs."""
+        alias = self.topic_aliases.get(topic_name)
+        if alias is not None:
+            return alias, False
+        if len(self.topic_aliases) >= self.topic_alias_maximum:
+            return 0, False
+        alias = self.topic_aliases[topic_name] = len(self.topic_aliases) + 1
+        return alias, True
 
     @property
     def quota(self) -> int:
@@ -187,6 +219,27 @@ class Session:
         if data and self.link is not None:
             self.link.write(data)
             self.broker.counters.publish_sent += count
+
+    def send_message(self, message: Message, plan: Plan) -> bool:
+        """Send a message that no log holds; False where it can't be sent now, or at all."""
+        left = message.properties
+        if left:
+            found = message_expiry.remaining(left, message.stored_ms, self.broker.clock.now_ms())
+            if found is None:
+                return False
+            left = found
+        qos = min(message.qos, plan.qos)
+        retain = message.retain and plan.retain_as_published
+        outgoing = message._replace(properties=plan.identifiers + left, retain=retain)
+        if self.max_packet_bytes and len(outgoing.encode(self.version, qos, 1)) > self.max_packet_bytes:
+            return False
+        packet_id = 0
+        if qos:
+            packet_id = self.inflight.take_message(outgoing, qos) if self.quota > 0 else 0
+            if not packet_id:
+                return False
+        self.send(outgoing.encode(self.version, qos, packet_id), 1)
+        return True
 
     def subscriptions(self) -> Iterator[Subscription]:
         """Every subscription of every reader."""

@@ -5,7 +5,8 @@
     p/<client id> NUL <log> NUL <source>     position of one cursor, u64: below it everything is acknowledged or in o/
     o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source
     q/<client id> NUL <packet id, 2 B>       a QoS 2 message that came in and was not released
-    r/<topic>                                the retained message: QoS u8, properties length u16, properties, payload
+    w/<client id>                            the will of a connection: see `wills`
+    r/<topic>                                the retained message: QoS u8, properties length u16, taken at ms u64, properties, payload
 
 The functions that end in `_puts` give the changes, and the caller decides which journal frame they go into: a QoS 2
 packet id must stand in the frame of its message. Client ids, log names and sources can't hold a NUL.
@@ -20,7 +21,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from .inflight import Message
-from .session import Reader, Session
+from .session import Reader, Session, Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,7 +51,7 @@ Puts = list[tuple[bytes, "bytes | None"]]
 
 _POSITION = struct.Struct(">Q")
 _INFLIGHT = struct.Struct(">BQ")
-_RETAINED = struct.Struct(">BH")
+_RETAINED = struct.Struct(">BHQ")
 
 
 def session_put(session: Session) -> tuple[bytes, bytes]:
@@ -67,6 +68,9 @@ def session_put(session: Session) -> tuple[bytes, bytes]:
                 "source": s.reader.source.decode(),
                 "addressed": s.reader.addressed,
                 "since": s.since,
+                "no_local": s.no_local,
+                "retain_as_published": s.retain_as_published,
+                "identifier": s.identifier,
             }
             for s in session.subscriptions()
         ],
@@ -151,16 +155,16 @@ def retained_put(message: Message) -> tuple[bytes, bytes | None]:
     """The retained message of a topic. [MQTT-3.3.1-10] An empty payload removes it."""
     if not message.payload:
         return b"r/" + message.topic_name, None
-    head = _RETAINED.pack(message.qos, len(message.properties))
+    head = _RETAINED.pack(message.qos, len(message.properties), message.stored_ms)
     return b"r/" + message.topic_name, head + message.properties + message.payload
 
 
 def load_retained(meta: Meta) -> Iterator[Message]:
     """The stored retained messages."""
     for key, value in meta.items(b"r/"):
-        qos, length = _RETAINED.unpack_from(value)
+        qos, length, stored_ms = _RETAINED.unpack_from(value)
         at = _RETAINED.size + length
-        yield Message(key[2:], value[at:], qos, True, value[_RETAINED.size : at])
+        yield Message(key[2:], value[at:], qos, True, value[_RETAINED.size : at], stored_ms)
 
 
 def load_sessions(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> dict[str, Session]:
@@ -186,7 +190,8 @@ def load_sessions(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> dict[st
 
 
 def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Session:
-    session = Session(broker, client_id, persistent=True)
+    session = Session(broker, client_id)
+    session.persistent = True
     session.expiry_ms = stored["expiry_ms"]
     session.expires_at_ms = stored["expires_at_ms"]
     session.inflight.next_id = stored["next_packet_id"]
@@ -195,7 +200,19 @@ def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Ses
         reader = session.readers.get(source)
         if reader is None:
             reader = session.readers[source] = Reader(session, source, addressed=row["addressed"])
-        reader.add(row["name"].encode(), row["filter"].encode(), row["qos"], since=row["since"])
+        subscription = reader.add(
+            Subscription(
+                reader,
+                row["name"].encode(),
+                row["filter"].encode(),
+                row["qos"],
+                no_local=row["no_local"],
+                retain_as_published=row["retain_as_published"],
+                identifier=row["identifier"],
+            )
+        )
+        subscription.since = row["since"]
+        reader.changed()
     return session
 
 

@@ -33,6 +33,9 @@ class BrokerSettings:
     max_packet_bytes: int = 1024 * 1024  # a whole control packet, fixed header included
     connect_timeout_s: float = 10.0  # from accept to a complete CONNECT
     max_inflight: int = 100  # sent to one client at QoS > 0 and not yet acknowledged
+    max_keep_alive_s: int = (
+        0  # MQTT 5 clients that ask for more, or for none, are given this; 0: they get what they ask
+    )
     max_subscriptions: int = 10_000  # of one session
     # A 3.1.1 client can't say how long its session should live, so the broker does. 90 days outlive the longest
     # retention of the shipped topics: a session must not forget its position while the messages are still there.

@@ -14,13 +14,15 @@ import json
 from typing import TYPE_CHECKING
 
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
-from highway.mqtt import SubackPacket, UnsubackPacket
+from highway.mqtt import MAX_PACKET_BYTES, V5, SubackPacket, UnsubackPacket
+from highway.mqtt.packets import encode_within
 from highway.storage import Durability
 
+from .delivery import Plan
 from .inflight import Message
 from .replay import Answer, find_starts, range_of
 from .replay_from import FetchRequest, RangeRequest, ReplayRequest, Special, parse_special
-from .session import ORDINARY, Reader, Session
+from .session import ORDINARY, Reader, Session, Subscription
 from .session_store import Puts, cursor_drop, position_puts, session_put
 
 if TYPE_CHECKING:
@@ -47,8 +49,9 @@ class SubscribeOperation:
         self._packet = packet
         self._codes: list[int | None] = [None] * len(packet.subscriptions)
         self._replies: list[tuple[Message, int]] = []  # one PUBLISH for each granted $fetch or $range, and its QoS
-        self._retained: list[tuple[bytes, int]] = []  # topic filter and granted QoS
+        self._retained: list[tuple[bytes, Plan]] = []  # topic filter, and how what it selects is sent
         self._complete = False
+        self._reason = ""  # of the first filter that was refused
 
     def run(self) -> None:
         """Start it; the SUBACK follows in this turn of the loop where nothing has to be waited for."""
@@ -81,7 +84,7 @@ class SubscribeOperation:
         session, router = self._session, self._broker.router
         reader = session.readers[ORDINARY]
         is_new = name not in reader.subscriptions
-        subscription = reader.add(name, name, request.qos)
+        subscription = reader.add(self._make(reader, request, name))
         for feed in router.feeds_of([name]):
             cursor = reader.cursors.get(feed)
             if cursor is None:
@@ -91,8 +94,26 @@ class SubscribeOperation:
                 subscription.since[feed.log.name] = feed.visible
         reader.changed()
         router.add(subscription)
-        self._retained.append((name, request.qos))
+        # 5.0 [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
+        if request.retain_handling == 0 or (request.retain_handling == 1 and is_new):
+            plan = Plan(b"", [subscription])
+            plan.retain_as_published = (
+                True  # a message sent for the subscription itself keeps RETAIN: 5.0 [MQTT-3.3.1-8]
+            )
+            self._retained.append((name, plan))
         self._codes[index] = request.qos
+
+    def _make(self, reader: Reader, request: Request, topic_filter: bytes) -> Subscription:
+        identifiers = self._packet.properties.subscription_identifiers
+        return Subscription(
+            reader,
+            request.topic_filter,
+            topic_filter,
+            request.qos,
+            no_local=request.no_local,
+            retain_as_published=request.retain_as_published,
+            identifier=identifiers[0] if identifiers else 0,
+        )
 
     def _special(self, index: int, request: Request, special: Special) -> None:
         if isinstance(special, ReplayRequest):
@@ -191,10 +212,11 @@ class SubscribeOperation:
         before = reader.subscriptions.get(request.topic_filter)
         if before is not None:
             self._broker.router.remove(before)
-        self._broker.router.add(reader.add(request.topic_filter, special.topic_filter, request.qos))
+        self._broker.router.add(reader.add(self._make(reader, request, special.topic_filter)))
 
     def _refuse(self, index: int, error: ProtocolError) -> None:
         self._codes[index] = error.reason_code if self._session.version >= 5 else REFUSED
+        self._reason = self._reason or error.detail
         self._broker.log_refusal(self._client, error.detail)
 
     def _alive(self) -> bool:
@@ -218,11 +240,13 @@ class SubscribeOperation:
             return  # the connection went, and the cork with it
         session.corked -= 1
         codes = [code if error is None and code is not None else REFUSED for code in self._codes]
-        client.link.write(SubackPacket(self._packet.packet_id, codes).encode(session.version))
-        for topic_filter, qos in self._retained:
-            session.retained.append(
-                (topic_name, min(message.qos, qos)) for topic_name, message in self._broker.retained.match(topic_filter)
-            )
+        suback = SubackPacket(self._packet.packet_id, codes)
+        if self._reason and session.wants_reasons and session.version == V5:
+            suback.properties.reason_string = self._reason
+        client.link.write(encode_within(suback, session.version, session.max_packet_bytes or MAX_PACKET_BYTES))
+        for topic_filter, plan in self._retained:
+            topic_names = (topic_name for topic_name, _ in self._broker.retained.match(topic_filter))
+            session.retained.append((topic_names, plan))
         for message, qos in self._replies:
             packet_id = session.inflight.take_message(message, qos) if qos else 0
             session.send(message.encode(session.version, qos, packet_id), 1)

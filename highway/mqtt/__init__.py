@@ -27,7 +27,7 @@ from highway.mqtt.packets import (
     decode_packet,
     encode_within,
 )
-from highway.mqtt.properties import Properties, PropertyId, decode_properties, encode_properties, property_block
+from highway.mqtt.properties import Properties, PropertyId, decode_properties, encode_properties, find_property, property_block
 from highway.mqtt.protocol import MAX_CONNECT_BYTES, MAX_PACKET_BYTES, ServerProtocol
 from highway.mqtt.publish import (
     PublishHeads,
@@ -101,6 +101,7 @@ __all__ = [
     "encode_qos0",
     "encode_within",
     "filters_intersect",
+    "find_property",
     "has_wildcard",
     "matches",
     "parse_shared",

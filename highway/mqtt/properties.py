@@ -26,6 +26,7 @@ __all__ = [
     "PropertySpec",
     "decode_properties",
     "encode_properties",
+    "find_property",
     "property_block",
     "read_properties",
 ]
@@ -268,6 +269,18 @@ def _read_all(block: Reader, packet: int) -> Properties:
     while not block.at_end():
         _read_one(block, packet, properties)
     return properties
+
+
+def find_property(raw: bytes, packet: int, identifier: PropertyId) -> int:
+    """Where the value of a property stands in a raw block that is known to be right, -1 where it isn't in it."""
+    block = Reader(raw, 0, len(raw))
+    properties = Properties()
+    while not block.at_end():
+        start = block.position
+        _read_one(block, packet, properties)
+        if identifier in properties:
+            return start + 1
+    return -1
 
 
 def _read_one(block: Reader, packet: int, properties: Properties) -> None:

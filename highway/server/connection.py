@@ -14,7 +14,8 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from highway.broker.client import Client
-from highway.mqtt import ServerProtocol
+from highway.broker.lifecycle import TOPIC_ALIAS_MAXIMUM
+from highway.mqtt import ReasonCode, ServerProtocol
 
 if TYPE_CHECKING:
     from highway.broker import Broker
@@ -60,7 +61,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, shared: Connections) -> None:
         self._shared = shared
         settings = shared.broker.settings
-        self._protocol = ServerProtocol(max_packet_bytes=settings.max_packet_bytes, versions=VERSIONS)
+        self._protocol = ServerProtocol(
+            max_packet_bytes=settings.max_packet_bytes, topic_alias_maximum=TOPIC_ALIAS_MAXIMUM
+        )
         self._client = Client(shared.broker, self)
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -157,8 +160,7 @@ class Connection(asyncio.Protocol):
             return
         # [MQTT-3.1.2-24] Silent for one and a half times the keep alive.
         logger.info("client %s at %s: closed: silent for %g s", self._client.client_id, self.peer, self._keep_alive_s)
-        self.close()
-        self._client.lost()
+        self._client.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
 
     def _violated(self, error: MqttError) -> None:
         transport = self._transport
@@ -168,6 +170,3 @@ class Connection(asyncio.Protocol):
         self.write(self._protocol.error_reply(connack_sent=self._client.session is not None))
         self.close()
         self._client.violated()
-
-
-VERSIONS = (3, 4)

@@ -1,0 +1,119 @@
+"""Wills: published when a connection ends without DISCONNECT, with their delay, and after a crash of the broker.
+
+A will is stored when its CONNECT is answered, and forgotten when it is published or its client says DISCONNECT. So a
+broker that finds one at its start knows of a connection that nobody ended, and publishes it.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import TYPE_CHECKING
+
+from highway.errors import StorageError
+from highway.mqtt import PublishRun, Will, publish_first_byte
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .link import TimerHandle
+    from .session_store import Puts
+
+__all__ = ["Wills"]
+
+logger = logging.getLogger("highway.broker")
+
+_STORED = struct.Struct(">BIHH")  # first byte of the PUBLISH, delay in seconds, length of topic name and of properties
+
+
+class Wills:
+    """The stored wills, and those that wait for their delay."""
+
+    __slots__ = ("_broker", "_waiting")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._waiting: dict[str, tuple[Will, TimerHandle]] = {}  # by client id
+
+    def start(self) -> None:
+        """Deal with the wills of connections that the last run of the broker didn't see the end of."""
+        for key, value in list(self._broker.storage.meta.items(b"w/")):
+            self.connection_lost(key[2:].decode(), _decode(value))
+
+    @staticmethod
+    def set_puts(client_id: str, will: Will | None) -> Puts:
+        """The change that stores the will of a new connection."""
+        return [] if will is None else [(b"w/" + client_id.encode(), _encode(will))]
+
+    def forget(self, client_id: str, will: Will | None) -> None:
+        """The client said DISCONNECT: there is no will any more. [MQTT-3.1.2-10]"""
+        if will is not None:
+            self._broker.store([(b"w/" + client_id.encode(), None)])
+
+    def connection_lost(self, client_id: str, will: Will) -> None:
+        """Publish the will, now or after its delay, but not after the end of its session. [MQTT-3.1.3-9]"""
+        session = self._broker.sessions.get(client_id)
+        expiry_s = 0.0
+        if session is not None and session.persistent:
+            expiry_s = float("inf") if session.expiry_ms is None else session.expiry_ms / 1000
+        delay_s = min(will.delay_interval, expiry_s)
+        if delay_s <= 0:
+            self._publish(client_id, will)
+            return
+        self.resumed(client_id)
+        self._waiting[client_id] = (will, self._broker.scheduler.call_later(delay_s, self._due, client_id))
+
+    def resumed(self, client_id: str) -> None:
+        """The client is back within the delay: its will is not published."""
+        waiting = self._waiting.pop(client_id, None)
+        if waiting is not None:
+            waiting[1].cancel()
+
+    def session_ended(self, client_id: str) -> None:
+        """A will that waits goes with the end of its session."""
+        waiting = self._waiting.pop(client_id, None)
+        if waiting is not None:
+            waiting[1].cancel()
+            self._publish(client_id, waiting[0])
+
+    def close(self) -> None:
+        """Stop the timers; what waits is stored."""
+        for _, timer in self._waiting.values():
+            timer.cancel()
+
+    def _due(self, client_id: str) -> None:
+        will, _ = self._waiting.pop(client_id)
+        self._publish(client_id, will)
+
+    def _publish(self, client_id: str, will: Will) -> None:
+        run = PublishRun(
+            will.topic_name, publish_first_byte(will.qos, retain=will.retain), [will.payload], [], will.properties
+        )
+        key = b"w/" + client_id.encode()
+        # In the same journal frame as the message: it is published once, also when the broker dies right here.
+        puts: Puts = [] if client_id in self._broker.clients else [(key, None)]
+        try:
+            self._broker.publish(run, puts)
+        except StorageError as error:
+            logger.error("client %s: its will could not be stored: %s", client_id, error)
+
+
+def _encode(will: Will) -> bytes:
+    first_byte = publish_first_byte(will.qos, retain=will.retain)
+    head = _STORED.pack(first_byte, will.delay_interval, len(will.topic_name), len(will.properties))
+    return head + will.topic_name + will.properties + will.payload
+
+
+def _decode(stored: bytes) -> Will:
+    first_byte, delay, topic_length, properties_length = _STORED.unpack_from(stored)
+    topic_end = _STORED.size + topic_length
+    payload_at = topic_end + properties_length
+    return Will(
+        stored[_STORED.size : topic_end],
+        stored[payload_at:],
+        first_byte >> 1 & 3,
+        bool(first_byte & 1),
+        stored[topic_end:payload_at],
+        delay,
+    )
