@@ -6,7 +6,6 @@ and the read goes on behind it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import CorruptionError
@@ -33,6 +32,8 @@ class Loaded(NamedTuple):
 
     batch: RecordBatch | None
     lost: list[Lost]
+    # False: the batch was in memory. Beside the frame that it is drained into, the cache would find it and not the frame.
+    is_from_disk: bool = True
 
 
 def load_at(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded:
@@ -82,22 +83,15 @@ def load_before(segments: Sequence[Segment], offset: int, end_offset: int) -> Lo
 
 def find_time(segments: Sequence[Segment], timestamp_ms: int) -> int | None:
     """Return the first offset committed at or after a time, or None if no segment has one."""
-    first = bisect_left(segments, timestamp_ms, key=_last_ms)
-    for segment in segments[first:]:
+    for segment in segments:
         try:
-            offset = segment.offset_at(timestamp_ms)
+            # Their indexes are small and stay in memory. No bisect: an empty or damaged one has no time at all.
+            offset = None if segment.index.last_ms < timestamp_ms else segment.offset_at(timestamp_ms)
         except (CorruptionError, FileNotFoundError):
             continue  # whoever reads there is told; a look-up by time only needs the nearest that is readable
         if offset is not None:
             return offset
     return None
-
-
-def _last_ms(segment: Segment) -> int:
-    try:
-        return segment.index.last_ms
-    except (CorruptionError, FileNotFoundError):
-        return 0
 
 
 def _damage(segment: Segment, error: CorruptionError, offset: int, following: int) -> Lost:

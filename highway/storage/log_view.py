@@ -101,7 +101,8 @@ class LogView:
         end = self._drained_end
         batch = self.read(offset)
         if batch is not None or offset >= end:
-            self._pool.submit(lambda: Loaded(batch, []), lambda outcome: self._loaded(offset, end, outcome))
+            in_memory = Loaded(batch, [], is_from_disk=False)
+            self._pool.submit(lambda: in_memory, lambda outcome: self._loaded(offset, end, outcome))
             return
         segments = self._segments_from(offset)
         self._pool.submit(lambda: load_at(segments, offset, end), lambda outcome: self._loaded(offset, end, outcome))
@@ -138,7 +139,7 @@ class LogView:
             batch = self.read(max(offset, self.log_start_offset))
             if batch is None and self._tail and offset < self._tail[0].base_offset:
                 batch = self._tail[0]
-        else:
+        elif outcome.is_from_disk:
             self._cache.add(self.log_id, batch)
         return batch if batch is not None else self._not_found(offset)
 
