@@ -272,7 +272,8 @@ def rebuild_state(directory: Path, files: Descriptors) -> LogState | None:
             header = Segment.open_sealed(segment_path(directory, base), files).header
         except CorruptionError:
             continue
-        state.uuid = header.log_uuid
+        if header.log_uuid[:4].hex() == uuid8:
+            state.uuid = header.log_uuid
         state.epoch = max(state.epoch, header.epoch)
     state.log_start = bases[0]
     state.active_base = bases[-1]
