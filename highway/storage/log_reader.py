@@ -41,6 +41,9 @@ def load_at(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded
     lost: list[Lost] = []
     for index, segment in enumerate(segments):
         following = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
+        if offset < segment.base_offset:
+            lost.append(_between(segments, index))
+            offset = segment.base_offset
         while offset < following:
             try:
                 batch = segment.read_at(offset)
@@ -50,7 +53,7 @@ def load_at(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded
                 offset = damage.to_offset
             except FileNotFoundError as error:
                 lost.append(_missing(segment, offset, following, error))
-                break
+                offset = following
             else:
                 if batch is not None:
                     return Loaded(batch, lost)
@@ -107,6 +110,17 @@ def _damage(segment: Segment, error: CorruptionError, offset: int, following: in
     if not from_offset <= offset < to_offset:
         from_offset, to_offset = min(from_offset, offset), following
     return Lost(from_offset, to_offset, error)
+
+
+def _between(segments: Sequence[Segment], index: int) -> Lost:
+    """Return the hole in front of a segment. The log knows those that a crash left; any other is a segment that is gone.
+
+    In front of the first segment it begins at 0: the log clips it to its start.
+    """
+    segment = segments[index]
+    from_offset = segments[index - 1].index.end_offset if index else 0
+    reason = f"no segment holds the offsets from {from_offset} up to here"
+    return Lost(from_offset, segment.base_offset, CorruptionError(str(segment.path), 0, reason))
 
 
 def _missing(segment: Segment, offset: int, following: int, error: FileNotFoundError) -> Lost:

@@ -147,10 +147,12 @@ class LogView:
         """Record damaged ranges as gaps, and say so."""
         for start, to_offset, error in lost:
             from_offset = max(start, self.log_start_offset)
-            known = find_gap(self.gaps, from_offset)
-            if to_offset <= from_offset or (known is not None and known.to_offset >= to_offset):
+            if to_offset <= from_offset:
                 continue
-            self.gaps = add_gap(self.gaps, Gap(from_offset, to_offset, CORRUPTION, self._time.now_ms()))
+            gaps = add_gap(self.gaps, Gap(from_offset, to_offset, CORRUPTION, self._time.now_ms()))
+            if gaps == self.gaps:
+                continue  # all of it is known, for whatever reasons
+            self.gaps = gaps
             self._state_bytes = None
             _logger.error("log %s: offsets %d to %d are lost: %s", self.name, from_offset, to_offset - 1, error)
             self._tell(error)
