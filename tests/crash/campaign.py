@@ -13,14 +13,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import random
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -28,17 +27,16 @@ from tests.crash.accounts import Accounts
 from tests.crash.follower import Follower
 from tests.crash.loop_disk import LoopDisk, loop_disk_missing
 from tests.crash.nursery import CrashBroker, Nursery
-from tests.harness import packets
+from tests.crash.reading import Reading, shown_to
 from tests.harness.broker_process import wait_until
-from tests.harness.log_reader import log_range, parse_log_topic
+from tests.harness.log_reader import log_range
 from tests.harness.publisher import Publisher
-from tests.harness.raw_client import PUBLISH, RawClient, close_all
+from tests.harness.raw_client import RawClient, close_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
+    from collections.abc import Callable
 
-    from tests.harness.ledger import Ledger, Stored
+    from tests.harness.ledger import Ledger
 
 __all__ = ["MODES", "Campaign", "KillCampaign", "PowerCutCampaign"]
 
@@ -52,7 +50,14 @@ SLACK_SECONDS = 0.5
 LONGEST_LIFE_SECONDS = 0.4
 REAL_START_EVERY = 10
 DISK_BYTES = 2 << 30  # of address space: the file is sparse
-READ_SECONDS = 30.0  # for the next record: a test machine may be busy
+
+# Everything that happens now and then happens often.
+STORAGE = {
+    "checkpoint_interval": "200ms",
+    "checkpoint_bytes": "2MiB",
+    "journal_file_bytes": "1MiB",
+    "reaper_interval": "300ms",
+}
 
 # Which modes have traffic in a life: the syncs of SAFE would otherwise cover for the others.
 MIXES = (MODES, MODES, ("balanced", "fast"), ("balanced",), ("fast",), ("safe",))
@@ -73,7 +78,9 @@ class Campaign:
     kind = ""
     windows: dict[str, float | None]
 
-    def __init__(self, directory: Path, seed: int, *, data: Path | None = None) -> None:
+    def __init__(
+        self, directory: Path, seed: int, *, data: Path | None = None, storage: dict[str, str] | None = None
+    ) -> None:
         self.choose = random.Random(seed)
         self.accounts = Accounts(MODES)
         self.nursery = Nursery()
@@ -81,12 +88,7 @@ class Campaign:
             directory,
             data=data,
             topics=_topics(),
-            storage={
-                "checkpoint_interval": "200ms",
-                "checkpoint_bytes": "2MiB",
-                "journal_file_bytes": "1MiB",
-                "reaper_interval": "300ms",
-            },
+            storage={**STORAGE, **(storage or {})},
         )
         self.follower = Follower("safe/#")
         self.cycles = 0
@@ -160,18 +162,11 @@ class Campaign:
         for mode, watcher in watchers.items():
             assert watcher.subscribe((f"$log/latest/{mode}/#", 0)) == [0]
         self.follower.connect(self.broker.port)
-        mix = self.choose.choice(MIXES)
-        window = self.choose.choice((1, 8, 32))
-        publishers = [self._publisher(f"{mode}/{half}", window) for mode in mix for half in ("a", "b")]
-        life = self.choose.uniform(0.0, LONGEST_LIFE_SECONDS)
-        began = time.monotonic()
+        publishers = self.publishers()
+        self.before_traffic()
         for publisher in publishers:
             publisher.start()
-        wait_until(
-            lambda: time.monotonic() - began >= life and all(publisher.acked for publisher in publishers),
-            timeout=30,
-            what="traffic",
-        )
+        self.until_crash(publishers)
         self.crashed_at = time.monotonic()
         self.crash()
         for publisher in publishers:
@@ -181,7 +176,26 @@ class Campaign:
             self.accounts[mode].add_shown(shown_to(watcher))
         close_all()
 
-    def _publisher(self, topic: str, window: int) -> Publisher:
+    def publishers(self) -> list[Publisher]:
+        """Return the publishers of a life, each with a topic of its own."""
+        mix = self.choose.choice(MIXES)
+        window = self.choose.choice((1, 8, 32))
+        return [self.publisher(f"{mode}/{half}", window) for mode in mix for half in ("a", "b")]
+
+    def before_traffic(self) -> None:
+        """Do what has to be done between the broker's start and its traffic; nothing, in most campaigns."""
+
+    def until_crash(self, publishers: list[Publisher]) -> None:
+        """Return at the moment of the crash: a random one."""
+        life = self.choose.uniform(0.0, LONGEST_LIFE_SECONDS)
+        began = time.monotonic()
+        wait_until(
+            lambda: time.monotonic() - began >= life and all(publisher.acked for publisher in publishers),
+            timeout=30,
+            what="traffic",
+        )
+
+    def publisher(self, topic: str, window: int) -> Publisher:
         ledger = cast("Ledger", self.accounts)  # it has what publishers use of one
         return Publisher(self.broker.port, topic, ledger, window=window, size=self.choose.choice((40, 400)))
 
@@ -240,54 +254,6 @@ class PowerCutCampaign(Campaign):
         self.disk.cut(self.broker.process.pid)
         self.broker.wait(10)
         self.disk.restore()
-
-
-class Reading:
-    """What a log holds from an offset on, up to a record of our own that is published first: the mark.
-
-    Iterate for the records. After that `mark` is the mark as it was read, and `gaps` what the broker said is gone.
-    """
-
-    def __init__(self, port: int, mode: str, start: int) -> None:
-        self.mark: Stored | None = None
-        self.gaps: list[tuple[int, int]] = []
-        self._mode = mode
-        self._payload = b"mark %d" % next(_serial)
-        self._client = RawClient.connected(port, f"reader-{next(_serial)}")
-        self._client.publish(f"{mode}/mark", self._payload)
-        assert self._client.subscribe((f"$log/{start}/{mode}/#", 0)) == [0]
-
-    def __iter__(self) -> Iterator[Stored]:
-        while True:
-            message = self._client.message(timeout=READ_SECONDS)
-            if message.topic == f"$gap/{self._mode}":
-                gap = json.loads(message.payload)
-                self.gaps.append((gap["from"], gap["to"] + 1))
-                continue
-            record = parse_log_topic(message.topic, message.payload)
-            if record.payload == self._payload:
-                self.mark = record
-                return
-            yield record
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._client.close()
-
-
-def shown_to(watcher: RawClient) -> list[Stored]:
-    """All that a subscriber was shown before its connection ended."""
-    shown = []
-    for first_byte, body in watcher.expect_closed(within=10):
-        if first_byte & 0xF0 == PUBLISH:
-            message = packets.parse_publish(first_byte, body)
-            if message.topic.startswith("$log/"):
-                shown.append(parse_log_topic(message.topic, message.payload))
-    return shown
 
 
 def run_campaign(kind: str, cycles: int, seed: int, progress: Callable[[int], None] = lambda _: None) -> Campaign:
