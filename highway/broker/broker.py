@@ -25,6 +25,7 @@ from .retained import RetainedStore
 from .routing import Route, Router
 from .session import Session
 from .sys_topics import Counters, sys_messages
+from .wills import load_wills, will_drop, will_put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +79,9 @@ class Broker:
             scheduler.call_later(EXPIRY_INTERVAL_S, self._expire_sessions),
             scheduler.call_later(0, self._publish_sys),
         ]
+        # [MQTT-3.1.2-8] Their connections ended with the process that is gone.
+        for client_id, will in list(load_wills(storage.meta)):
+            self._publish_will(client_id, will)
 
     def _make_feed(self, entry: TopicEntry) -> Feed:
         log = self.storage.logs[entry.log]
@@ -123,6 +127,8 @@ class Broker:
         session.expiry_ms = self.settings.session_expiry_ms
         if session.persistent:
             puts.append(session_store.session_put(session))
+        if packet.will is not None:
+            puts.append(will_put(client_id, packet.will))
         if puts:
             self.store(puts)
         client.session = session
@@ -189,11 +195,20 @@ class Broker:
         self.sessions.pop(session.client_id, None)
         return session_store.drop_puts(session) if session.persistent else []
 
+    def take_back_will(self, client: Client) -> None:
+        """The client said goodbye: its will is void."""
+        if client.will is not None:
+            client.will = None
+            self.store([will_drop(client.client_id)])
+
     def _publish_will(self, client_id: str, will: Will) -> None:
         first_byte = publish_first_byte(will.qos, retain=will.retain)
         run = PublishRun(will.topic_name, first_byte, [will.payload], [], will.properties)
+        drop = will_drop(client_id)
         try:
-            self.publish(run, [])
+            self.publish(run, [drop])
+            if self.router.route(will.topic_name).feed is None:
+                self.store([drop])
         except StorageError as error:
             logger.error("client %s: its will could not be stored: %s", client_id, error)
 
@@ -397,6 +412,7 @@ class Broker:
         for timer in self._timers:
             timer.cancel()
         for client in list(self.clients.values()):
+            # Stored as it is: the next start publishes it, unless the data directory never sees one.
             client.will = None
             client.link.close()
             self.disconnected(client)

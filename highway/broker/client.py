@@ -268,7 +268,7 @@ class Client:
         """A clean end."""
         # [MQTT-3.1.2-10] The will goes with a DISCONNECT, unless MQTT 5 asks for it with reason 0x04.
         if packet.reason_code != 0x04:
-            self.will = None
+            self.broker.take_back_will(self)
         self.link.close()
         self.lost()
 

@@ -267,7 +267,7 @@ def zero_a_whole_segment(broker: BrokerProcess) -> None:
 def zero_the_tail_of_the_last(broker: BrokerProcess) -> None:
     path = segments(broker)[-1]
     size = path.stat().st_size
-    overwrite(path, size - 2000, bytes(2000))
+    overwrite(path, size - size // 3, bytes(size // 3))
 
 
 def truncate_a_segment(broker: BrokerProcess) -> None:
