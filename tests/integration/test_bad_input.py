@@ -11,6 +11,7 @@ import pytest
 
 from tests.harness import packets
 from tests.harness.broker_process import BrokerProcess
+from tests.harness.ledger import Stored
 from tests.harness.log_reader import log_range, parse_log_topic, read_log
 from tests.harness.publisher import publish_all
 from tests.harness.raw_client import RawClient
@@ -18,8 +19,6 @@ from tests.harness.raw_client import RawClient
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from tests.harness.ledger import Stored
 
 # Sent by a connected client. The statement of the specification stands where there is one.
 MALFORMED = {
@@ -235,7 +234,12 @@ def broker_with_segments(directory: Path) -> tuple[BrokerProcess, list[Stored]]:
             client.publish("safe/kept", b"kept", retain=True)
             client.messages(1)
             client.disconnect()
-        return broker, read_all(broker)
+        records = read_all(broker)
+        # The mark of that reading may open a new segment; these make the last one worth damaging.
+        last = [b"%d last" % number for number in range(50)]
+        publish_all(broker.port, "dmg/x", last)
+        base = log_range(broker.port, "dmg/x")["high_watermark"] - len(last)
+        return broker, records + [Stored(base + place, "dmg/x", payload) for place, payload in enumerate(last)]
 
 
 def read_all(broker: BrokerProcess) -> list[Stored]:
