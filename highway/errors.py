@@ -2,6 +2,7 @@
 
     HighwayError                 something that an operator or a caller can act on
     ├── ConfigError              the configuration is wrong; carries every problem found, not only the first
+    ├── CertificateError         a file of `tls:` can't be used; carries the key that names it
     ├── StorageError             the durable log can't do what was asked
     │   ├── DataDirectoryError   the directory is in use, of a newer format, or can't be written
     │   ├── CorruptionError      bytes below the durable length are damaged: path, position, reason
@@ -21,6 +22,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "CertificateError",
     "ConfigError",
     "CorruptionError",
     "DataDirectoryError",
@@ -56,6 +58,14 @@ class ConfigError(HighwayError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class CertificateError(HighwayError):
+    """A file of `tls:` can't be used; `key` is the one of the configuration that names it, such as `certfile`."""
+
+    def __init__(self, key: str, detail: str) -> None:
+        super().__init__(detail)
+        self.key = key
 
 
 class StorageError(HighwayError):

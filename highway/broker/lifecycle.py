@@ -60,7 +60,7 @@ class Lifecycle:
             logger.info("client %s: taken over by a connection from %s", client.client_id, client.link.peer)
             before.end(ReasonCode.SESSION_TAKEN_OVER)
         session, present, puts = self._session_of(client.client_id, packet)
-        broker.wills.resumed(client.client_id)
+        puts += broker.wills.resumed(client.client_id)
         puts += broker.wills.set_puts(client.client_id, packet.will)
         connack = ConnackPacket(present, 0, self._configure(client, session, packet))
         if session.persistent:

@@ -61,14 +61,15 @@ class Wills:
         if delay_s <= 0:
             self._publish(client_id, will)
             return
-        self.resumed(client_id)
         self._waiting[client_id] = (will, self._broker.scheduler.call_later(delay_s, self._due, client_id))
 
-    def resumed(self, client_id: str) -> None:
-        """The client is back within the delay: its will is not published."""
+    def resumed(self, client_id: str) -> Puts:
+        """The client is back within the delay: its will is not published; returns what has to be stored for that."""
         waiting = self._waiting.pop(client_id, None)
-        if waiting is not None:
-            waiting[1].cancel()
+        if waiting is None:
+            return []
+        waiting[1].cancel()
+        return [(b"w/" + client_id.encode(), None)]
 
     def session_ended(self, client_id: str) -> None:
         """A will that waits goes with the end of its session."""
@@ -95,6 +96,8 @@ class Wills:
         puts: Puts = [] if client_id in self._broker.clients else [(key, None)]
         try:
             self._broker.publish(run, puts)
+            if self._broker.router.feed(will.topic_name) is None:
+                self._broker.store(puts)  # no log took the message, and the change with it
         except StorageError as error:
             logger.error("client %s: its will could not be stored: %s", client_id, error)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from highway.config import Overrides, load_settings
-from highway.config.listeners import is_loopback
+from highway.config.listeners import is_open
 
 __all__ = ["serve"]
 
@@ -32,8 +32,6 @@ def serve(config_file: Path | None, data_dir: Path | None, listen: str | None, *
     settings = load_settings(config_file, overrides=Overrides(data_dir, listen))
     for warning in settings.warnings:
         click.echo(f"highway: warning: {warning}", err=True)
-    reach = (
-        "on this machine" if all(is_loopback(listener.host) for listener in settings.listeners) else "on the network"
-    )
+    reach = "on the network" if any(is_open(listener) for listener in settings.listeners) else "on this machine"
     click.echo(f"highway: anybody {reach} may connect, publish and read, without a password", err=True)
     return daemon.run(settings)

@@ -7,6 +7,6 @@ configuration never takes effect, not even partly.
 from __future__ import annotations
 
 from highway.config.loading import Overrides, load_settings
-from highway.config.models import Listener, Settings
+from highway.config.models import Listener, Settings, TlsSettings
 
-__all__ = ["Listener", "Overrides", "Settings", "load_settings"]
+__all__ = ["Listener", "Overrides", "Settings", "TlsSettings", "load_settings"]

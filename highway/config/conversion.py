@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highway.broker.settings import BrokerSettings, TopicEntry
+from highway.config.listeners import tls_settings
 from highway.config.models import Listener, Settings
 from highway.config.problems import Mark, Problem, sorted_lines
 from highway.config.topic_entries import OTHER_FILTER, OTHER_LOG, log_name
@@ -17,7 +18,7 @@ from highway.storage.settings import MIB, Durability, LogSettings, StorageSettin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from highway.config.schema import ConfigFile, LogKeys, Section
+    from highway.config.schema import ConfigFile, ListenerSection, LogKeys, Section
     from highway.config.yaml_loader import Document
 
 __all__ = ["to_settings"]
@@ -52,12 +53,17 @@ def to_settings(model: ConfigFile, document: Document, folder: Path, warnings: I
         entries.append(TopicEntry(OTHER_FILTER.encode(), OTHER_LOG))
     return Settings(
         data_dir=Path(os.path.normpath(folder / model.data_dir)),
-        listeners=tuple(Listener(name, item.bind, item.port) for name, item in model.listeners.items()),
+        listeners=tuple(_listener(name, item, folder) for name, item in model.listeners.items()),
         logs=tuple(logs),
         broker=_broker_settings(model, tuple(entries), reject=reject),
         storage=StorageSettings(memory_budget=model.memory_budget, **_values(model.storage, StorageSettings)),
         warnings=tuple(sorted_lines(found)),
     )
+
+
+def _listener(name: str, section: ListenerSection, folder: Path) -> Listener:
+    tls = None if section.tls is None else tls_settings(section.tls.model_dump(), folder)
+    return Listener(name, section.bind, section.port, tls, section.websocket)
 
 
 def _broker_settings(model: ConfigFile, entries: tuple[TopicEntry, ...], *, reject: bool) -> BrokerSettings:

@@ -16,6 +16,7 @@ from highway.config.schema import (
     LogKeys,
     Section,
     StorageSection,
+    TlsSection,
     TopicSection,
 )
 
@@ -95,6 +96,8 @@ def _section_at(path: KeyPath) -> type[Section]:
     match path:
         case ("listeners", _):
             return ListenerSection
+        case ("listeners", _, "tls"):
+            return TlsSection
         case ("topics", _):
             return TopicSection
         case (str(name),) if name in _SECTIONS:

@@ -1,39 +1,51 @@
-"""Checks over the listeners as a whole: two on one address, and doors that stand open to the network."""
+"""Checks over the listeners: two on one address, certificates that can't be served, doors that stand open."""
 
 from __future__ import annotations
 
 import ipaddress
+import time
 from typing import TYPE_CHECKING, Any
 
+from highway.config.certificates import certificate_end, tls_faults
+from highway.config.models import TlsSettings
+from highway.config.problems import Problem
+from highway.errors import CertificateError
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from highway.config.models import Listener
     from highway.config.problems import KeyPath
     from highway.config.yaml_loader import Document
 
-__all__ = ["check_listeners", "is_loopback", "parse_address"]
+__all__ = ["check_listeners", "is_loopback", "is_open", "parse_address", "tls_settings"]
+
+# Time enough to have a certificate renewed by hand, and less than what automatic renewal leaves (Let's Encrypt: 30).
+EXPIRY_WARNING_DAYS = 14
 
 
-def check_listeners(document: Document, tree: dict[str, Any]) -> None:
-    """Add to the problems of `document` what is wrong with the listeners and with who may use them.
+def check_listeners(document: Document, tree: dict[str, Any], folder: Path) -> list[Problem]:
+    """Add to the problems of `document` what is wrong with the listeners and with who may use them; returns warnings.
 
-    `tree` is as read and may be wrong in other ways, which are reported elsewhere.
+    `tree` is as read and may be wrong in other ways, which are reported elsewhere. Relative paths start at `folder`.
     """
     anonymous = _check_auth(document, tree)
     listeners = tree.get("listeners")
+    warnings: list[Problem] = []
     seen: dict[tuple[str, int], KeyPath] = {}
     for name, listener in listeners.items() if isinstance(listeners, dict) else ():
         if not isinstance(listener, dict):
             continue
         path: KeyPath = ("listeners", name)
+        tls = listener.get("tls")
+        if isinstance(tls, dict):
+            warnings += _check_tls(document, (*path, "tls"), tls, folder)
         host, port = listener.get("bind", "127.0.0.1"), listener.get("port", 1883)
         if not isinstance(host, str) or not isinstance(port, int):
             continue
-        if port and (host, port) in seen:
-            first = document.key_mark_of(seen[host, port])
-            document.add(
-                path, f"{host} port {port} is already taken by the listener at {first}", document.key_mark_of(path)
-            )
-        seen.setdefault((host, port), path)
-        if anonymous and not is_loopback(host) and tree.get("insecure") is not True:
+        _check_address(document, path, host, port, seen)
+        guarded = isinstance(tls, dict) and tls.get("require_certificate") is True
+        if anonymous and not guarded and not is_loopback(host) and tree.get("insecure") is not True:
             where: KeyPath = (*path, "bind") if "bind" in listener else path
             if any(problem.path == where for problem in document.problems):
                 continue
@@ -42,6 +54,81 @@ def check_listeners(document: Document, tree: dict[str, Any]) -> None:
                 f"{host} is open to the network, and anybody may connect without a password; listen on 127.0.0.1, "
                 "or say `insecure: true` at the top of the file if that is meant",
             )
+    return warnings
+
+
+def _check_address(
+    document: Document, path: KeyPath, host: str, port: int, seen: dict[tuple[str, int], KeyPath]
+) -> None:
+    """A problem, if a listener in `seen` has the address already, or one of the two has all addresses of the port."""
+    canonical = _canonical(host)
+    for (other, other_port), other_path in seen.items():
+        if (
+            port
+            and other_port == port
+            and (other == canonical or _covers(other, canonical) or _covers(canonical, other))
+        ):
+            first = document.key_mark_of(other_path)
+            document.add(
+                path, f"{host} port {port} is already taken by the listener at {first}", document.key_mark_of(path)
+            )
+            return
+    seen[canonical, port] = path
+
+
+def _canonical(host: str) -> str:
+    """One spelling for all spellings of an address; a name is taken as it is."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.lower()
+
+
+def _covers(wildcard: str, host: str) -> bool:
+    """Whether `wildcard` stands for every address of the family of `host`. `::` is IPv6 only, here as in the server."""
+    if wildcard == "0.0.0.0":
+        return ":" not in host
+    return wildcard == "::" and ":" in host
+
+
+def _check_tls(document: Document, path: KeyPath, section: dict[str, Any], folder: Path) -> list[Problem]:
+    """Problems of the files that `section` names; the warnings are returned."""
+    tls = tls_settings(section, folder)
+    if tls is None:
+        return []  # the keys themselves are wrong, and that is reported
+    faults = tls_faults(tls)
+    for fault in faults:
+        document.add((*path, fault.key), fault.detail)
+    if faults:
+        return []
+    try:
+        end = certificate_end(tls)
+    except CertificateError:  # renewed by somebody between two looks: the next load sees what it is
+        return []
+    mark = document.mark_of((*path, "certfile"))
+    assert mark is not None
+    if not end:
+        return [Problem(mark, (*path, "certfile"), "the certificate is not valid yet: is the clock right?")]
+    days = int(end - time.time()) // 86_400
+    if days >= EXPIRY_WARNING_DAYS:
+        return []
+    when = time.strftime("%Y-%m-%d", time.gmtime(end))
+    return [Problem(mark, (*path, "certfile"), f"the certificate expires on {when}, in {days} days")]
+
+
+def tls_settings(section: dict[str, Any], folder: Path) -> TlsSettings | None:
+    """The files that `section` names, from `folder` on; None if something in it is no path or no switch."""
+    files = [section.get(key) for key in ("certfile", "keyfile", "cafile")]
+    certfile, keyfile, cafile = (folder / file if isinstance(file, str) and file else None for file in files)
+    require = section.get("require_certificate", False)
+    if certfile is None or any(file is not None and not isinstance(file, str) for file in files):
+        return None
+    return TlsSettings(certfile, keyfile, cafile, require) if isinstance(require, bool) else None
+
+
+def is_open(listener: Listener) -> bool:
+    """Whether anybody on the network may come in, as long as no user name is asked for."""
+    return not is_loopback(listener.host) and not (listener.tls and listener.tls.require_certificate)
 
 
 def _check_auth(document: Document, tree: dict[str, Any]) -> bool:

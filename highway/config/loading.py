@@ -74,7 +74,7 @@ def load_settings(
     except ValidationError as error:
         add_model_problems(reading.document, error)
     # These look at the tree and not at the model, so that a fault elsewhere doesn't hide theirs.
-    check_listeners(reading.document, tree)
+    reading.warnings += check_listeners(reading.document, tree, reading.folder)
     reading.warnings += check_topic_entries(reading.document, tree.get("topics"), unmatched=tree.get("unmatched"))
     reading.fail_if_wrong()
     return to_settings(model, reading.document, reading.folder, reading.warnings)

@@ -13,16 +13,32 @@ if TYPE_CHECKING:
 
     from highway.storage.settings import LogSettings
 
-__all__ = ["Listener", "Settings"]
+__all__ = ["Listener", "Settings", "TlsSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """The files of a TLS listener. Without `keyfile`, the key stands in `certfile`.
+
+    With `cafile`, clients are asked for a certificate that one of its authorities signed, and may have none;
+    `require_certificate` closes the door to those.
+    """
+
+    certfile: Path
+    keyfile: Path | None = None
+    cafile: Path | None = None
+    require_certificate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address to listen on; port 0 takes any that is free."""
+    """An address to listen on; port 0 takes any that is free. `websocket` is the path of MQTT over WebSocket."""
 
     name: str
     host: str
     port: int
+    tls: TlsSettings | None = None
+    websocket: str | None = None
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

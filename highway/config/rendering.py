@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from highway.config.listeners import is_loopback
+from highway.config.listeners import is_open
 from highway.config.units import UNLIMITED, format_duration, format_size
 
 if TYPE_CHECKING:
     from highway.broker.settings import BrokerSettings
-    from highway.config.models import Settings
+    from highway.config.models import Listener, Settings
     from highway.storage.settings import LogSettings, StorageSettings
 
 __all__ = ["to_tree", "to_yaml"]
@@ -25,11 +25,10 @@ def to_yaml(settings: Settings) -> str:
 def to_tree(settings: Settings) -> dict[str, Any]:
     """The same as plain values, under the keys of the file."""
     broker = settings.broker
-    open_listeners = any(not is_loopback(listener.host) for listener in settings.listeners)
     return {
         "data_dir": str(settings.data_dir.absolute()),
-        "listeners": {item.name: {"bind": item.host, "port": item.port} for item in settings.listeners},
-        "insecure": broker.anonymous and open_listeners,
+        "listeners": {item.name: _listener(item) for item in settings.listeners},
+        "insecure": broker.anonymous and any(is_open(listener) for listener in settings.listeners),
         "auth": {"anonymous": broker.anonymous},
         "limits": _limits(broker),
         "memory_budget": format_size(settings.storage.memory_budget),
@@ -40,6 +39,17 @@ def to_tree(settings: Settings) -> dict[str, Any]:
         ],
         "storage": _storage(settings.storage),
     }
+
+
+def _listener(listener: Listener) -> dict[str, Any]:
+    tree: dict[str, Any] = {"bind": listener.host, "port": listener.port}
+    if listener.tls is not None:
+        files = {key: getattr(listener.tls, key) for key in ("certfile", "keyfile", "cafile")}
+        tree["tls"] = {key: str(path.absolute()) for key, path in files.items() if path is not None}
+        tree["tls"]["require_certificate"] = listener.tls.require_certificate
+    if listener.websocket is not None:
+        tree["websocket"] = listener.websocket
+    return tree
 
 
 def _limits(broker: BrokerSettings) -> dict[str, Any]:

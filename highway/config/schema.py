@@ -7,10 +7,11 @@ settings of the layers below, so that each number stands in the code once.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import core_schema
 
 from highway.broker.settings import BrokerSettings
@@ -34,12 +35,16 @@ __all__ = [
     "LogKeys",
     "Section",
     "StorageSection",
+    "TlsSection",
     "TopicSection",
     "json_schema",
 ]
 
 # Names of logs become folders, names of listeners become parts of environment variables.
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+
+# What can stand in the first line of an HTTP request, less the query.
+WEBSOCKET_PATTERN = r"^/[!$-;=@-Z_a-z~]*$"
 
 _BROKER = BrokerSettings()
 _LOG = LogSettings("")
@@ -126,14 +131,39 @@ class Section(BaseModel):
     LATER: ClassVar[frozenset[str]] = frozenset()
 
 
+class TlsSection(Section):
+    """Certificates of a listener, as files in PEM form."""
+
+    certfile: str = Field(min_length=1, description="Certificate of this server, and behind it those of its issuers.")
+    keyfile: str | None = Field(
+        None, min_length=1, description="Private key of the certificate; without it, the key stands in certfile."
+    )
+    cafile: str | None = Field(
+        None, min_length=1, description="Authorities whose certificates clients may show; without it, they need none."
+    )
+    require_certificate: bool = Field(
+        default=False, description="Refuse clients without a certificate of an authority in cafile."
+    )
+
+
+def _check_path(text: str) -> str:
+    if not re.fullmatch(WEBSOCKET_PATTERN, text):
+        raise ValueError(f"{text!r} is no path: it begins with '/', such as /mqtt, and has no '?', '#' or spaces")
+    return text
+
+
 class ListenerSection(Section):
     """An address that clients connect to."""
-
-    LATER = frozenset({"tls", "websocket"})
 
     bind: str = Field("127.0.0.1", min_length=1, description="Address or host name to listen on.")
     port: int = Field(
         1883, ge=0, le=65_535, description="TCP port; 0 takes any that is free, and the start-up line says which."
+    )
+    tls: TlsSection | None = Field(None, description="Serve over TLS 1.2 and 1.3 only.")
+    websocket: Annotated[str, AfterValidator(_check_path)] | None = Field(
+        None,
+        description="Serve MQTT over WebSocket, under this path, instead of over plain TCP.",
+        json_schema_extra={"pattern": WEBSOCKET_PATTERN},
     )
 
 
@@ -299,8 +329,8 @@ class ConfigFile(Section):
 def json_schema() -> dict[str, Any]:
     """The JSON schema of the file, for editors; defaults stand in it as people write them, with their units."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **ConfigFile.model_json_schema()}
-    sections: list[type[Section]] = [ListenerSection, LimitsSection, AuthSection, LogKeys, TopicSection, StorageSection]
-    sections.append(ConfigFile)
+    sections: list[type[Section]] = [TlsSection, ListenerSection, LimitsSection, AuthSection, LogKeys, TopicSection]
+    sections += [StorageSection, ConfigFile]
     for section in sections:
         properties = (schema if section is ConfigFile else schema["$defs"][section.__name__])["properties"]
         written = section.model_construct().model_dump()

@@ -6,6 +6,7 @@ Standard error says what people and supervisors wait for: where to connect, `hig
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import resource
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from highway.broker import Broker
 from highway.clock import SystemClock
-from highway.errors import DiskFailedError, StorageError
+from highway.errors import DiskFailedError, HighwayError, StorageError
 from highway.storage import Storage
 
 from .connection import Connections
@@ -79,6 +80,20 @@ def _say_how_to_try(listeners: Sequence[Listener]) -> None:
         _say(f"and: mosquitto_sub {address} -v -t '$replay/earliest/highway/#'")
 
 
+async def _listen(connections: Connections, listener: Listener) -> asyncio.Server:
+    """Open a listener and say where it is; HighwayError if the address can't be had."""
+    try:
+        server = await connections.loop.create_server(connections, listener.host, listener.port, backlog=4096)
+    except OSError as error:
+        raise HighwayError(
+            f"can't listen on {listener} ({listener.name}): {error.strerror or error}",
+            "is another broker running there?" if error.errno == errno.EADDRINUSE else "",
+        ) from error
+    port = server.sockets[0].getsockname()[1]  # not the configured one where that is 0
+    _say(f"MQTT on {listener.host}:{port} ({listener.name})")
+    return server
+
+
 async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[int] = loop.create_future()
@@ -104,8 +119,8 @@ async def _serve(settings: Settings) -> int:
     servers = []
     try:
         for listener in settings.listeners:
-            servers.append(await loop.create_server(connections, listener.host, listener.port, backlog=4096))
-            _say(f"MQTT on {listener.host}:{listener.port} ({listener.name})")
+            # One by one: when one fails, those before it are closed below.
+            servers.append(await _listen(connections, listener))  # noqa: PERF401
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the process: no collection has to look at it again
         _say_how_to_try(settings.listeners)

@@ -15,6 +15,7 @@ The loop thread owns all of this.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING
 
 from highway.errors import DiskFailedError
@@ -39,6 +40,7 @@ __all__ = ["Checkpointer"]
 
 _PATIENCE = 3  # checkpoints that the tail of a quiet log may sit out
 _QUIET_BYTES = 64 * 1024  # a larger tail is drained at every checkpoint
+_FLUSHES_AT_ONCE = 32
 
 _logger = logging.getLogger(__name__)
 
@@ -79,7 +81,9 @@ class Checkpointer:
         self._dirty = False  # something besides the journal has changed
         self._waiting: list[Callable[[bool], None]] = []  # for the next checkpoint that starts
         self._callbacks: list[Callable[[bool], None]] = []  # for the running one
-        self._flushing = 0
+        self._to_flush: deque[tuple[Log, bool]] = deque()  # and whether everything is to be drained
+        self._flushing = 0  # logs that are at it
+        self._starting = False
         self._cut_entries = [committer.entry] * _PATIENCE  # last entry at each of the last checkpoints
         self._last_entry = committer.entry
         self._last_position = 0
@@ -151,7 +155,6 @@ class Checkpointer:
         if error is not None:
             self._end(durable=False)
             return
-        self._flushing = 1
         patience = self._cut_entries[0]
         for log in self.logs:
             everything = bool(log.undurable_entry) and (
@@ -161,15 +164,28 @@ class Checkpointer:
                 or self._distance(self._committer.frame_of(log.undurable_entry)[0]) >= self._settings.checkpoint_bytes
             )
             if log.failed is None and (everything or log.unsynced):
-                self._flushing += 1
-                log.flush(self._flushed, everything=everything)
+                self._to_flush.append((log, everything))
         self._cut_entries = [*self._cut_entries[1:], self._last_entry]
-        self._flushed()
+        self._flush_more()
+
+    def _flush_more(self) -> None:
+        """Keep a few logs at it, so that ten thousand results don't come to the loop thread at once."""
+        if self._starting:
+            return  # called from within the loop below
+        self._starting = True
+        while self._to_flush and self._flushing < _FLUSHES_AT_ONCE:
+            log, everything = self._to_flush.popleft()
+            self._flushing += 1
+            log.flush(self._flushed, everything=everything)
+        self._starting = False
+        if not self._flushing:
+            self._flushed_all()
 
     def _flushed(self) -> None:
         self._flushing -= 1
-        if self._flushing:
-            return
+        self._flush_more()
+
+    def _flushed_all(self) -> None:
         if self._snapshot is None:
             self._write()
             return

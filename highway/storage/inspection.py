@@ -7,6 +7,7 @@ now; it is reported as a tail and not as damage.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,11 +15,13 @@ from urllib.parse import unquote
 
 from highway.errors import CorruptionError
 from highway.storage.format import SEGMENT_HEADER_BYTES, FrameHeader, SegmentHeader
+from highway.storage.header_rescue import rescue_header
 from highway.storage.index import IndexFile
 from highway.storage.scan import FrameWalk, ScanResult, Window
 from highway.storage.segment import INDEX_SUFFIX, SEGMENT_SUFFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from highway.storage.scan import DamagedRange
@@ -94,7 +97,7 @@ def _inspect_segment(path: Path, *, verify: bool) -> SegmentInspection:
         length = os.fstat(fd).st_size
         segment = SegmentInspection(path, length, path.with_suffix(INDEX_SUFFIX).exists())
         try:
-            header = _segment_header(path, os.pread(fd, SEGMENT_HEADER_BYTES, 0))
+            header = _segment_header(path, lambda count, position: os.pread(fd, count, position))
         except CorruptionError as error:
             segment.fault = error.reason
             return segment
@@ -107,16 +110,17 @@ def _inspect_segment(path: Path, *, verify: bool) -> SegmentInspection:
     return segment
 
 
-def _segment_header(path: Path, data: bytes) -> SegmentHeader:
-    """The header in `data`, or else its copy in the index."""
+def _segment_header(path: Path, read: Callable[[int, int], bytes]) -> SegmentHeader:
+    """The header; if it is damaged, its copy in the index, or what the first frame proves."""
     try:
-        return SegmentHeader.decode(data, str(path))
-    except CorruptionError as error:
-        try:
+        return SegmentHeader.decode(read(SEGMENT_HEADER_BYTES, 0), str(path))
+    except CorruptionError:
+        with contextlib.suppress(OSError, CorruptionError):
             index = path.with_suffix(INDEX_SUFFIX)
             return SegmentHeader.decode(IndexFile.decode(index.read_bytes(), str(index)).segment_header, str(path))
-        except (OSError, CorruptionError):
-            raise error from None
+        with contextlib.suppress(OSError, CorruptionError, ValueError):
+            return rescue_header(read, int(path.name[: -len(SEGMENT_SUFFIX)]), str(path))
+        raise
 
 
 def _walk(segment: SegmentInspection, window: Window, header: SegmentHeader, *, verify: bool) -> ScanResult:

@@ -6,7 +6,6 @@ and the read goes on behind it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import CorruptionError
@@ -33,6 +32,8 @@ class Loaded(NamedTuple):
 
     batch: RecordBatch | None
     lost: list[Lost]
+    # False: the batch was in memory. Beside the frame that it is drained into, the cache would find it and not the frame.
+    is_from_disk: bool = True
 
 
 def load_at(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded:
@@ -40,6 +41,9 @@ def load_at(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded
     lost: list[Lost] = []
     for index, segment in enumerate(segments):
         following = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
+        if offset < segment.base_offset:
+            lost.append(_between(segments, index))
+            offset = segment.base_offset
         while offset < following:
             try:
                 batch = segment.read_at(offset)
@@ -49,7 +53,7 @@ def load_at(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded
                 offset = damage.to_offset
             except FileNotFoundError as error:
                 lost.append(_missing(segment, offset, following, error))
-                break
+                offset = following
             else:
                 if batch is not None:
                     return Loaded(batch, lost)
@@ -82,22 +86,15 @@ def load_before(segments: Sequence[Segment], offset: int, end_offset: int) -> Lo
 
 def find_time(segments: Sequence[Segment], timestamp_ms: int) -> int | None:
     """Return the first offset committed at or after a time, or None if no segment has one."""
-    first = bisect_left(segments, timestamp_ms, key=_last_ms)
-    for segment in segments[first:]:
+    for segment in segments:
         try:
-            offset = segment.offset_at(timestamp_ms)
+            # Their indexes are small and stay in memory. No bisect: an empty or damaged one has no time at all.
+            offset = None if segment.index.last_ms < timestamp_ms else segment.offset_at(timestamp_ms)
         except (CorruptionError, FileNotFoundError):
             continue  # whoever reads there is told; a look-up by time only needs the nearest that is readable
         if offset is not None:
             return offset
     return None
-
-
-def _last_ms(segment: Segment) -> int:
-    try:
-        return segment.index.last_ms
-    except (CorruptionError, FileNotFoundError):
-        return 0
 
 
 def _damage(segment: Segment, error: CorruptionError, offset: int, following: int) -> Lost:
@@ -113,6 +110,17 @@ def _damage(segment: Segment, error: CorruptionError, offset: int, following: in
     if not from_offset <= offset < to_offset:
         from_offset, to_offset = min(from_offset, offset), following
     return Lost(from_offset, to_offset, error)
+
+
+def _between(segments: Sequence[Segment], index: int) -> Lost:
+    """Return the hole in front of a segment. The log knows those that a crash left; any other is a segment that is gone.
+
+    In front of the first segment it begins at 0: the log clips it to its start.
+    """
+    segment = segments[index]
+    from_offset = segments[index - 1].index.end_offset if index else 0
+    reason = f"no segment holds the offsets from {from_offset} up to here"
+    return Lost(from_offset, segment.base_offset, CorruptionError(str(segment.path), 0, reason))
 
 
 def _missing(segment: Segment, offset: int, following: int, error: FileNotFoundError) -> Lost:

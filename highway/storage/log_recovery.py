@@ -185,6 +185,7 @@ def _recover_open(
             )
         else:
             segment, result = Segment.open_active(path, files)
+            _make_durable(path, files)
     except CorruptionError as error:
         if is_active:
             _recover_short(log, path, error, files, quarantine, report, now_ms)
@@ -192,6 +193,14 @@ def _recover_open(
             _set_aside(log, path, files, quarantine, report)  # a roll that didn't come to its end
         return
     _take(log, segment, result, quarantine, report)
+
+
+def _make_durable(path: Path, files: Descriptors) -> None:
+    """Sync a file and its name: the process may have been killed before it did that itself."""
+    with files.use(path) as fd:
+        files.filesystem.fsync(fd)
+    files.filesystem.sync_dir(path.parent)
+    files.filesystem.sync_dir(path.parent.parent)
 
 
 def _take(
@@ -272,7 +281,8 @@ def rebuild_state(directory: Path, files: Descriptors) -> LogState | None:
             header = Segment.open_sealed(segment_path(directory, base), files).header
         except CorruptionError:
             continue
-        state.uuid = header.log_uuid
+        if header.log_uuid[:4].hex() == uuid8:
+            state.uuid = header.log_uuid
         state.epoch = max(state.epoch, header.epoch)
     state.log_start = bases[0]
     state.active_base = bases[-1]

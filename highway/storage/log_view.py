@@ -101,7 +101,8 @@ class LogView:
         end = self._drained_end
         batch = self.read(offset)
         if batch is not None or offset >= end:
-            self._pool.submit(lambda: Loaded(batch, []), lambda outcome: self._loaded(offset, end, outcome))
+            in_memory = Loaded(batch, [], is_from_disk=False)
+            self._pool.submit(lambda: in_memory, lambda outcome: self._loaded(offset, end, outcome))
             return
         segments = self._segments_from(offset)
         self._pool.submit(lambda: load_at(segments, offset, end), lambda outcome: self._loaded(offset, end, outcome))
@@ -138,7 +139,7 @@ class LogView:
             batch = self.read(max(offset, self.log_start_offset))
             if batch is None and self._tail and offset < self._tail[0].base_offset:
                 batch = self._tail[0]
-        else:
+        elif outcome.is_from_disk:
             self._cache.add(self.log_id, batch)
         return batch if batch is not None else self._not_found(offset)
 
@@ -146,10 +147,12 @@ class LogView:
         """Record damaged ranges as gaps, and say so."""
         for start, to_offset, error in lost:
             from_offset = max(start, self.log_start_offset)
-            known = find_gap(self.gaps, from_offset)
-            if to_offset <= from_offset or (known is not None and known.to_offset >= to_offset):
+            if to_offset <= from_offset:
                 continue
-            self.gaps = add_gap(self.gaps, Gap(from_offset, to_offset, CORRUPTION, self._time.now_ms()))
+            gaps = add_gap(self.gaps, Gap(from_offset, to_offset, CORRUPTION, self._time.now_ms()))
+            if gaps == self.gaps:
+                continue  # all of it is known, for whatever reasons
+            self.gaps = gaps
             self._state_bytes = None
             _logger.error("log %s: offsets %d to %d are lost: %s", self.name, from_offset, to_offset - 1, error)
             self._tell(error)

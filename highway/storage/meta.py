@@ -10,11 +10,13 @@ entry that it doesn't cover:
      |  8 B  | u32  | u32   | u64     | u64    | u32, key, value                             | u32   |
      +-------+------+-------+---------+--------+- - - - - - - - - - - - - - - - - - - - - - -+-------+
 
-The newest two are kept: if one is damaged and the journal still reaches back to the other, nothing is lost.
+The newest two are kept, and of the newest a copy, `meta/<entry20>.copy`: there is nothing else that the sessions could
+be read from again once the journal has been recycled.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 from typing import TYPE_CHECKING
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from highway.storage.filesystem import FileSystem
 
-__all__ = ["Meta", "list_snapshots", "parse_snapshot", "read_file", "replace_file", "write_snapshot"]
+__all__ = ["Meta", "list_snapshots", "load_snapshot", "parse_snapshot", "read_file", "replace_file", "write_snapshot"]
 
 _MAGIC = b"HWMETA\r\n"
 _FORMAT = 1
@@ -36,6 +38,9 @@ _HEADER = struct.Struct(">8sIIQQ")
 _LENGTHS = struct.Struct(">II")
 _CRC_BYTES = 4
 _KEPT_SNAPSHOTS = 2
+_COPY_SUFFIX = ".copy"
+
+_logger = logging.getLogger(__name__)
 
 
 class Meta:
@@ -76,9 +81,16 @@ def write_snapshot(filesystem: FileSystem, directory: Path, items: Iterable[tupl
         count += 1
     parts[0] = _HEADER.pack(_MAGIC, _FORMAT, 0, entry, count)
     data = b"".join(parts)
-    replace_file(filesystem, directory / f"{entry:020}.snap", data + crc32c(data).to_bytes(_CRC_BYTES, "big"))
+    data += crc32c(data).to_bytes(_CRC_BYTES, "big")
+    target = directory / f"{entry:020}.snap"
+    copy = target.with_suffix(_COPY_SUFFIX)
+    replace_file(filesystem, copy, data)
+    replace_file(filesystem, target, data)
     for _, path in list_snapshots(filesystem, directory)[:-_KEPT_SNAPSHOTS]:
         filesystem.unlink(path)
+    for name in filesystem.listdir(directory):
+        if name.endswith(_COPY_SUFFIX) and name < copy.name:
+            filesystem.unlink(directory / name)
 
 
 def list_snapshots(filesystem: FileSystem, directory: Path) -> list[tuple[int, Path]]:
@@ -113,6 +125,20 @@ def parse_snapshot(data: bytes, path: str) -> tuple[int, dict[bytes, bytes]]:
     if position != end or len(values) != count:
         raise CorruptionError(path, position, f"the snapshot's {count} entries don't fill its {end} B")
     return entry, values
+
+
+def load_snapshot(filesystem: FileSystem, path: Path) -> tuple[int, dict[bytes, bytes]]:
+    """Return (entry, values) of a snapshot, from its copy if it is damaged; CorruptionError if both are."""
+    try:
+        return parse_snapshot(read_file(filesystem, path), str(path))
+    except CorruptionError as error:
+        copy = path.with_suffix(_COPY_SUFFIX)
+        try:
+            found = parse_snapshot(read_file(filesystem, copy), str(copy))
+        except (FileNotFoundError, CorruptionError):
+            raise error from None
+        _logger.error("%s; its copy is used", error)
+        return found
 
 
 def read_file(filesystem: FileSystem, path: Path) -> bytes:

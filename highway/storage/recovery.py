@@ -35,7 +35,7 @@ from highway.storage.journal_format import (
 from highway.storage.journal_loss import RESERVATION_BOUND, account_for
 from highway.storage.journal_reader import JournalScan, TornTail, read_entries, scan_journal
 from highway.storage.log_recovery import RecoveredLog, rebuild_state, recover_segments
-from highway.storage.meta import Meta, list_snapshots, parse_snapshot, read_file
+from highway.storage.meta import Meta, list_snapshots, load_snapshot
 from highway.storage.quarantine import Quarantine
 from highway.storage.report import RecoveryReport
 from highway.storage.settings import Durability
@@ -163,22 +163,21 @@ class _Recovery:
             self._clean = self._clean and log.intact
 
     def load_snapshot(self) -> None:
-        """Load the newest valid snapshot."""
+        """Load the newest valid snapshot; one that is older than the checkpoint's means that something is lost."""
         result = self.result
         expected = self._checkpoint.meta_entry
-        for entry, path in reversed(list_snapshots(self._filesystem, self._layout.meta)):
+        failed: list[CorruptionError] = []
+        for _, path in reversed(list_snapshots(self._filesystem, self._layout.meta)):
             try:
-                result.meta_entry, values = parse_snapshot(read_file(self._filesystem, path), str(path))
+                result.meta_entry, values = load_snapshot(self._filesystem, path)
             except CorruptionError as error:
                 _logger.error("%s", error)
-                if entry <= expected:
-                    result.report.damaged.append(error)
-                    self._clean = False
+                failed.append(error)
                 continue
             result.meta = Meta(values)
-            return
-        if expected > 1 and not result.report.damaged:
-            result.report.damaged.append(CorruptionError(str(self._layout.meta), 0, "the snapshot is gone"))
+            break
+        if result.meta_entry < expected:
+            result.report.damaged += failed or [CorruptionError(str(self._layout.meta), 0, "the snapshot is gone")]
             self._clean = False
 
     def replay_journal(self) -> None:

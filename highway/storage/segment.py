@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from highway.storage.format import (
     parse_frame_header,
     unpack_payload,
 )
+from highway.storage.header_rescue import rescue_header
 from highway.storage.index import IndexFile, SparseIndex
 from highway.storage.records import RecordBatch
 from highway.storage.scan import DamagedRange, FrameWalk, ScanResult, Window, region_frames
@@ -49,6 +51,8 @@ SEGMENT_SUFFIX = ".log"
 INDEX_SUFFIX = ".idx"
 
 _ANY_OFFSET = 1 << 63
+
+_logger = logging.getLogger(__name__)
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:
@@ -257,16 +261,13 @@ class Segment:
 
     @property
     def header(self) -> SegmentHeader:
-        """The segment's header; from the index file's copy if the segment's own is damaged."""
+        """The segment's header; if its own is damaged, from the index file's copy or from what the first frame proves."""
         if self._header is None:
             data = self._pread(SEGMENT_HEADER_BYTES, 0)
             try:
                 header = SegmentHeader.decode(data, str(self.path))
-            except CorruptionError:
-                copy = self._read_index_file()
-                if copy is None:
-                    raise
-                header = SegmentHeader.decode(copy.segment_header, str(self.path))
+            except CorruptionError as error:
+                header = self._other_header(error)
             if header.base_offset != self.base_offset:
                 raise CorruptionError(
                     str(self.path),
@@ -275,6 +276,18 @@ class Segment:
                 )
             self._header = header
         return self._header
+
+    def _other_header(self, error: CorruptionError) -> SegmentHeader:
+        copy = self._read_index_file()
+        try:
+            if copy is not None:
+                header = SegmentHeader.decode(copy.segment_header, str(self.path))
+            else:
+                header = rescue_header(self._pread, self.base_offset, str(self.path))
+        except CorruptionError:
+            raise error from None
+        _logger.error("%s; its frames are read with %s", error, "the index's copy" if copy else "what the first proves")
+        return header
 
     @property
     def index(self) -> SparseIndex:

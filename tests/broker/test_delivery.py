@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -124,7 +125,7 @@ def test_an_unacknowledged_window_larger_than_the_new_one_is_sent_in_parts(tmp_p
     rig.connect("s", clean=False).send(packets.subscribe(1, ("t", 1))).drop()
     publish(rig.connect("p"), "t", 0, 20)
     rig.connect("s", clean=False).drop()
-    rig.broker.sessions["s"].max_inflight = 3
+    rig.broker.settings = dataclasses.replace(rig.broker.settings, max_inflight=3)
     back = rig.connect("s", clean=False)
     assert len(back.messages()) == 3
     for packet_id in (1, 2, 3):

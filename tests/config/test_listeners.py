@@ -62,6 +62,49 @@ def test_two_listeners_on_one_address(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "taken"),
+    [
+        ("::1", "0:0:0::1", True),
+        ("localhost", "LOCALHOST", True),
+        ("0.0.0.0", "127.0.0.1", True),
+        ("192.0.2.1", "0.0.0.0", True),
+        ("::", "::1", True),
+        ("::", "0.0.0.0", False),
+        ("::", "192.0.2.1", False),
+        ("0.0.0.0", "2001:db8::1", False),
+        ("127.0.0.1", "127.0.0.2", False),
+    ],
+)
+def test_addresses_that_meet_on_one_port(tmp_path, one, other, taken):
+    found = problems(tmp_path, f'insecure: true\nlisteners:\n  a: {{bind: "{one}"}}\n  b: {{bind: "{other}"}}\n')
+    expected = f"c.yaml:4:3: listeners.b: {other} port 1883 is already taken by the listener at c.yaml:3:3"
+    assert found == ([expected] if taken else [])
+
+
+def test_listener_that_wants_certificates_may_be_open(tmp_path):
+    tls = "certfile: gone.pem, keyfile: gone.key, cafile: gone.ca"
+    text = f"listeners: {{l: {{bind: 0.0.0.0, tls: {{{tls}, require_certificate: true}}}}}}\n"
+    assert not any(OPEN in line for line in problems(tmp_path, text))
+    text = text.replace("require_certificate: true", "require_certificate: false")
+    assert any(OPEN in line for line in problems(tmp_path, text))
+
+
+@pytest.mark.parametrize("path", ["/", "/mqtt", "/a/b%20c", "/mqtt;v=5"])
+def test_path_of_a_websocket(tmp_path, path):
+    (tmp_path / "c.yaml").write_text(f'listeners: {{l: {{websocket: "{path}"}}}}\n')
+    assert load_settings(tmp_path / "c.yaml", environ={}).listeners[0].websocket == path
+
+
+@pytest.mark.parametrize("path", ["mqtt", "/a?b", "/a#b", "/a b", "/ä", "ws://host/mqtt", "/a\\b"])
+def test_path_that_no_websocket_can_have(tmp_path, path):
+    (problem,) = problems(tmp_path, f"listeners: {{l: {{websocket: '{path}'}}}}\n")
+    assert problem.startswith("c.yaml:1:28: listeners.l.websocket: ")
+    assert "is no path: it begins with '/'" in problem
+    (problem,) = problems(tmp_path, "listeners: {l: {websocket: true}}\n")
+    assert "text is wanted" in problem
+
+
+@pytest.mark.parametrize(
     ("text", "address"),
     [
         ("127.0.0.1:1883", ("127.0.0.1", 1883)),

@@ -301,8 +301,6 @@ def test_value_that_means_what_it_says(entry, field, value, load):
     [
         "http: {port: 8080}",
         "bridges: {}",
-        "listeners: {a: {tls: {}}}",
-        "listeners: {a: {websocket: /mqtt}}",
         "limits: {publish_rate: 1000/s}",
         "auth: {anonymous: true, password_file: x}",
         "auth: {anonymous: true, plugins: {}}",

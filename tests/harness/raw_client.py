@@ -157,7 +157,7 @@ class RawClient:
 
     def expect_in_any_order(self, *expected: str) -> None:
         """The next packets are these, each hex text; the specification orders acks, but not those of unlike kinds."""
-        got = []
+        got: list[str] = []
         for _ in expected:
             found = self.read_packet()
             assert found is not None, f"closed after {got}"

@@ -237,7 +237,8 @@ def test_a_replay_of_a_persistent_session_does_not_rewind_but_a_new_from_does(ow
         assert client.session_present
         client.subscribe(replay)
         assert [message.payload for message in client.messages(2)] == [b"10", b"11"]
-        assert client.waiting_messages() == []
+        # The hole that the kill left in the offsets is told to a replay; no message comes again.
+        assert [message.topic for message in client.waiting_messages()] in ([], ["$gap/telemetry"])
         client.subscribe((f"$replay/-3/{TOPIC}", 1))
         assert [message.payload for message in client.messages(3)] == [b"9", b"10", b"11"]
 

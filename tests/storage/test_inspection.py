@@ -101,13 +101,15 @@ def test_damage_in_the_middle_is_placed_exactly(directory, files):
     assert log.damaged
 
 
-def test_damaged_segment_header_is_made_good_by_the_index_or_reported(directory, files):
+def test_damaged_segment_header_is_made_good_by_the_index_or_the_first_frame_or_reported(directory, files):
     segment = create(directory, files)
     append(segment, 10)
     segment.seal()
     flip(segment.path, 20)
     assert inspect_log("telemetry", directory).segments[0].records == 10
     segment.path.with_suffix(".idx").unlink()
+    assert inspect_log("telemetry", directory).segments[0].records == 10
+    flip(segment.path, segment.length - 1)
     log = inspect_log("telemetry", directory)
     assert "checksum" in log.segments[0].fault
     assert log.damaged

@@ -37,6 +37,7 @@ def test_only_the_newest_two_snapshots_are_kept():
     for entry in (3, 9, 27):
         write_snapshot(filesystem, ROOT, ITEMS.items(), entry)
     assert [entry for entry, _ in list_snapshots(filesystem, ROOT)] == [9, 27]
+    assert [name for name in filesystem.listdir(ROOT) if name.endswith(".copy")] == [f"{27:020}.copy"]
 
 
 def test_a_flip_of_every_byte_and_every_cut_of_a_snapshot_are_noticed():
@@ -125,7 +126,21 @@ def test_the_journal_gets_shorter_by_snapshots():
     assert dict(rig.reopen().meta.items()) == expected
 
 
-def test_a_damaged_snapshot_falls_back_to_the_older_one_and_is_reported():
+@pytest.mark.parametrize("damaged", [".snap", ".copy"])
+def test_a_damaged_snapshot_has_a_copy(damaged, caplog):
+    rig = Rig()
+    rig.open(["a"])
+    fill(rig, 200)
+    expected = dict(rig.storage.meta.items())
+    _, newest = list_snapshots(rig.filesystem, DIRECTORY / "meta")[-1]
+    rig.kill()
+    rig.filesystem.overwrite(newest.with_suffix(damaged), bytes(100))
+    assert dict(rig.reopen().meta.items()) == expected
+    assert not rig.storage.report.damaged
+    assert (f"{newest}: at byte" in caplog.text) == (damaged == ".snap"), "in the log, with its place"
+
+
+def test_a_damaged_snapshot_and_copy_fall_back_to_the_older_one_and_are_reported():
     rig = Rig()
     rig.open(["a"])
     fill(rig, 100)
@@ -133,6 +148,7 @@ def test_a_damaged_snapshot_falls_back_to_the_older_one_and_is_reported():
     _, newest = list_snapshots(rig.filesystem, DIRECTORY / "meta")[-1]
     rig.kill()
     rig.filesystem.overwrite(newest, bytes(100))
+    rig.filesystem.overwrite(newest.with_suffix(".copy"), bytes(100))
     storage = rig.reopen()
     assert any(str(newest) == error.path for error in storage.report.damaged)
     assert len(storage.meta) == 7, "what the journal no longer has comes from the older snapshot"

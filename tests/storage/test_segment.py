@@ -529,11 +529,7 @@ def test_a_flipped_byte_of_a_segment_costs_one_frame_and_says_which(with_index):
     content, index, written = sealed_segment()
     for damaged in flips(content):
         path, files = reopened(damaged, index if with_index else None)
-        segment = Segment.open_sealed(path, files)
-        if damaged[:64] != content[:64] and not with_index:
-            with pytest.raises(CorruptionError, match="segment header"):
-                segment.verify()
-            continue
+        segment = Segment.open_sealed(path, files)  # a damaged header is made good by the index, or by the first frame
         found = read_all(segment)
         assert found.items() <= written.items()
         lost = written.keys() - found.keys()

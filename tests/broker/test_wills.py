@@ -1,0 +1,95 @@
+"""A will is published once: when the connection ends, or when the broker that promised it comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from highway.broker.wills import load_wills
+from highway.mqtt import Will
+from highway.storage import Durability
+from tests.broker.rig import Peer, Rig
+from tests.harness import packets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path, ((b"st/#", "st", Durability.BALANCED),))
+
+
+def with_will(rig: Rig, client_id: str, topic: str = "st/x") -> Peer:
+    connect = packets.connect(client_id, will=(topic, b"off " + client_id.encode(), 1, True))
+    return Peer(rig, client_id, clean=True, connect=connect)
+
+
+def kill(rig: Rig) -> None:
+    """The process dies: nothing is parked, nothing is closed but what the kernel closes."""
+    rig.storage._filesystem.close(rig.storage._lock)
+    rig.scheduler.soon.clear()
+    rig.scheduler.timers.clear()
+    rig.start()
+
+
+def published(rig: Rig) -> list[bytes]:
+    """What the log holds."""
+    reader = rig.connect("reader")
+    reader.send(packets.subscribe(1, ("$replay/earliest/st/#", 0)))
+    return [message.payload for message in reader.messages() if message.topic == "st/x"]
+
+
+def test_a_killed_broker_owes_the_will_and_publishes_it_once(rig: Rig) -> None:
+    with_will(rig, "a")
+    kill(rig)
+    assert published(rig) == [b"off a"]
+    retained = rig.broker.retained.get(b"st/x")
+    assert retained is not None
+    assert retained.payload == b"off a"
+    kill(rig)
+    assert published(rig) == [b"off a"]
+
+
+def test_a_stopped_broker_owes_it_too(rig: Rig) -> None:
+    with_will(rig, "a")
+    rig.restart()
+    rig.restart()
+    assert published(rig) == [b"off a"]
+
+
+def test_goodbye_takes_it_back(rig: Rig) -> None:
+    with_will(rig, "a").send(packets.DISCONNECT)
+    kill(rig)
+    assert published(rig) == []
+
+
+def test_a_will_that_is_out_is_not_owed(rig: Rig) -> None:
+    with_will(rig, "a").drop()
+    rig.settle()
+    assert published(rig) == [b"off a"]
+    kill(rig)
+    assert published(rig) == [b"off a"]
+
+
+def test_a_takeover_publishes_the_old_one_and_owes_the_new_one(rig: Rig) -> None:
+    with_will(rig, "a")
+    with_will(rig, "a")
+    rig.settle()
+    assert published(rig) == [b"off a"]
+    kill(rig)
+    assert published(rig) == [b"off a", b"off a"]
+
+
+def test_a_will_on_a_topic_that_no_log_takes_is_not_owed_for_ever(rig: Rig) -> None:
+    with_will(rig, "a", topic="$x/y")
+    kill(rig)
+    assert list(load_wills(rig.storage.meta)) == []
+
+
+def test_every_field_survives(rig: Rig) -> None:
+    for client_id, will in (("full", Will(b"st/w", b"\0\xff", 2, True)), ("empty", Will(b"st/w", b""))):
+        connect = packets.connect(client_id, will=("st/w", will.payload, will.qos, will.retain))
+        Peer(rig, client_id, clean=True, connect=connect)
+        assert dict(load_wills(rig.storage.meta))[client_id] == will
