@@ -148,6 +148,7 @@ class MqttError(HighwayError):
         self.reason_code = self.default_reason_code if reason_code is None else reason_code
         self.rule = rule
         self.position = position
+        self.is_answered = True  # whether the peer is sent the reason before the connection is closed
 
     def __str__(self) -> str:
         where = "" if self.position is None else f"at byte {self.position}: "

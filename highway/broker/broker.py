@@ -142,6 +142,10 @@ class Broker:
         feed = self.router.route(topic_name).feed
         return Durability.FAST if feed is None else feed.log.settings.durability
 
+    def has_subscribers(self, topic_name: bytes) -> bool:
+        """Whether anybody gets a message on that topic; True where sessions that are away might."""
+        return bool(self.router.route(topic_name).targets) or len(self.sessions) > len(self.clients)
+
     def _publish_unlogged(self, run: PublishRun, route: Route, publisher: Session | None) -> bool:
         """Deliver a message on a `$...` topic to whoever is there; False for one that nobody may send or no entry takes."""
         topic_name = run.topic_name

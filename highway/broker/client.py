@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from highway.errors import ProtocolError, StorageError
 from highway.mqtt import (
+    MAX_PACKET_BYTES,
     PINGRESP,
     V5,
     ConnackPacket,
     ConnectPacket,
     DisconnectPacket,
     PingreqPacket,
-    PubackPacket,
     PubackRun,
     PubcompPacket,
     PublishRun,
@@ -28,11 +28,13 @@ from highway.mqtt import (
     ReasonCode,
     SubscribePacket,
     UnsubscribePacket,
+    encode_within,
     puback_bytes,
     pubrec_bytes,
 )
 from highway.storage import Durability
 
+from .inflight import RELEASED
 from .session_store import Puts, acknowledged_puts, received_put, released_put
 from .subscribing import SubscribeOperation, unsubscribe
 
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
 __all__ = ["Client"]
 
 logger = logging.getLogger("highway.broker")
-
-PACKET_ID_NOT_FOUND = 0x92
 
 
 class Client:
@@ -129,8 +129,12 @@ class Client:
     def _answer_connect(self, connack: ConnackPacket) -> None:
         session = self.session
         if session is not None:
+            data = encode_within(connack, session.version, session.max_packet_bytes or MAX_PACKET_BYTES)
+            if not data:
+                self.end(ReasonCode.PACKET_TOO_LARGE)  # it can't take our answer, and so nothing else
+                return
             self.link.established(self.keep_alive)
-            self.link.write(connack.encode(session.version))
+            self.link.write(data)
             self._connack_sent = True
             self.broker.lifecycle.online(session)
 
@@ -162,26 +166,32 @@ class Client:
         if mode is None:
             # 3.1.1 has no way to refuse but to close: acknowledged and dropped, and counted.
             if self.version == V5 and acks:
-                self._acks.append(self._negative(run, ReasonCode.NOT_AUTHORIZED))
+                self._give_back(run)
+                self._acks.append(self._reasoned(run, ReasonCode.NOT_AUTHORIZED))
                 return
             mode = Durability.FAST
         if acks:
             self._acks.append(acks)
             self._acks_mode = max(self._acks_mode, mode)
 
-    def _negative(self, run: PublishRun, reason_code: int) -> bytes:
-        """PUBACK or PUBREC with a reason, for each message of a run."""
-        kind = PubackPacket if run.qos == 1 else PubrecPacket
-        ids = [int.from_bytes(id_bytes, "big") for id_bytes in run.packet_ids]
+    @staticmethod
+    def _reasoned(run: PublishRun, reason_code: int) -> bytes:
+        """PUBACK or PUBREC with a reason, for each message of a run; MQTT 5 only."""
+        head = b"\x40\x03" if run.qos == 1 else b"\x50\x03"
+        between = bytes((reason_code,)) + head
+        return head + between.join(run.packet_ids) + between[:1]
+
+    def _give_back(self, run: PublishRun) -> None:
+        """Forget QoS 2 ids of messages that were not taken: the client is free to use them again."""
         if self.session is not None and run.qos == 2:
-            self.session.received.difference_update(ids)
-        return b"".join(kind(packet_id, reason_code).encode(V5) for packet_id in ids)
+            self.session.received.difference_update(int.from_bytes(id_bytes, "big") for id_bytes in run.packet_ids)
 
     def _refuse(self, run: PublishRun, reason_code: int, error: StorageError) -> None:
         """Not stored, not acknowledged: MQTT 5 is told so, 3.1.1 has no other way than closing."""
         if self.version == V5 and run.qos:
             logger.error("client %s: publish refused: %s", self.client_id, error)
-            self._acks.append(self._negative(run, reason_code))
+            self._give_back(run)
+            self._acks.append(self._reasoned(run, reason_code))
         else:
             self.broker.refuse_publish(self, error)
 
@@ -226,11 +236,11 @@ class Client:
         """The client has our PUBREC: forget the id, then PUBCOMP."""
         session = self.session
         assert session is not None
-        reason = 0 if packet.packet_id in session.received else PACKET_ID_NOT_FOUND
+        known = packet.packet_id in session.received
         session.received.discard(packet.packet_id)
         # An id that is unknown is answered too: a client that lost its memory could not finish otherwise.
-        self._acks.append(PubcompPacket(packet.packet_id, reason).encode(session.version))
-        if session.persistent and not reason:
+        self._acks.append(PubcompPacket(packet.packet_id).encode(session.version))
+        if session.persistent and known:
             # Were PUBCOMP sent first and the removal lost, a new message under this id would be taken for a repetition.
             self.broker.store([received_put(session, packet.packet_id, present=False)])
             self._acks_mode = max(self._acks_mode, Durability.BALANCED)
@@ -242,7 +252,9 @@ class Client:
         session = self.session
         assert session is not None
         self.broker.counters.messages_received += len(run.packet_ids) - 1
-        session.inflight.acknowledged(run.packet_ids)
+        if not session.inflight.acknowledged(run.packet_ids):
+            self._wrong_kind("PUBACK for a QoS 2 message")
+            return
         self._acknowledged(session, run.packet_ids)
 
     def _acknowledged(self, session: Session, packet_ids: Sequence[int]) -> None:
@@ -263,8 +275,12 @@ class Client:
             self._acknowledged(session, [packet.packet_id])
             return
         known = session.inflight.received(packet.packet_id)
-        pubrel = PubrelPacket(packet.packet_id, 0 if known else PACKET_ID_NOT_FOUND).encode(session.version)
         entry = session.inflight.get(packet.packet_id)
+        if entry is not None and not known:
+            self._wrong_kind("PUBREC for a QoS 1 message")
+            return
+        # An id that is unknown is answered all the same: a client that lost our PUBCOMP could not finish otherwise.
+        pubrel = PubrelPacket(packet.packet_id).encode(session.version)
         if known and session.persistent and entry is not None and entry[0] is not None and isinstance(entry[1], int):
             # Were PUBREL sent first and this lost, the message would be sent again and taken for a new one.
             self.broker.store([released_put(session, packet.packet_id, entry[0], entry[1], entry[2])])
@@ -275,8 +291,18 @@ class Client:
         """The end of a QoS 2 message."""
         session = self.session
         assert session is not None
+        entry = session.inflight.get(packet.packet_id)
+        if entry is not None and entry[2] != RELEASED:
+            self._wrong_kind("PUBCOMP for a message that was not released")
+            return
         session.inflight.remove(packet.packet_id)
         self._acknowledged(session, [packet.packet_id])
+
+    def _wrong_kind(self, what: str) -> None:
+        """An acknowledgement that its message does not ask for: the client's state and ours differ. [MQTT-4.8.0-1]"""
+        logger.warning("client %s at %s: closed: %s", self.client_id, self.link.peer, what)
+        self.broker.counters.malformed_packets += 1
+        self.end(ReasonCode.PROTOCOL_ERROR)
 
     # The rest.
 

@@ -116,16 +116,15 @@ class Inflight:
         """Put back an entry of an earlier connection, as it is sent again."""
         self._entries[packet_id] = entry
 
-    def acknowledged(self, packet_ids: Iterable[int]) -> int:
-        """Forget QoS 1 messages; returns how many of the ids were known."""
+    def acknowledged(self, packet_ids: Iterable[int]) -> bool:
+        """Forget QoS 1 messages; ids that are not known are none of our business. False: one was a QoS 2 message's."""
         entries = self._entries
-        known = 0
         for packet_id in packet_ids:
-            entry = entries.get(packet_id)
-            if entry is not None and entry[2] == SENT_1:
-                del entries[packet_id]
-                known += 1
-        return known
+            entry = entries.pop(packet_id, None)
+            if entry is not None and entry[2] != SENT_1:
+                entries[packet_id] = entry
+                return False
+        return True
 
     def received(self, packet_id: int) -> bool:
         """Move a QoS 2 message on to RELEASED; False if the id is not that of one."""

@@ -30,7 +30,8 @@ __all__ = ["TOPIC_ALIAS_MAXIMUM", "Lifecycle"]
 logger = logging.getLogger("highway.broker")
 
 # Topic aliases that a client may set: a sensor has a handful of topics, and each alias holds a name in memory.
-TOPIC_ALIAS_MAXIMUM = 32
+# Ten is also what mosquitto grants, so that devices tuned to it find what they know.
+TOPIC_ALIAS_MAXIMUM = 10
 _NEVER = 0xFFFF_FFFF  # a session expiry interval that means for ever
 
 

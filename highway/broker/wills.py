@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .link import TimerHandle
     from .session_store import Puts
 
-__all__ = ["Wills"]
+__all__ = ["Wills", "decode_will", "encode_will"]
 
 logger = logging.getLogger("highway.broker")
 
@@ -39,12 +39,12 @@ class Wills:
     def start(self) -> None:
         """Deal with the wills of connections that the last run of the broker didn't see the end of."""
         for key, value in list(self._broker.storage.meta.items(b"w/")):
-            self.connection_lost(key[2:].decode(), _decode(value))
+            self.connection_lost(key[2:].decode(), decode_will(value))
 
     @staticmethod
     def set_puts(client_id: str, will: Will | None) -> Puts:
         """The change that stores the will of a new connection."""
-        return [] if will is None else [(b"w/" + client_id.encode(), _encode(will))]
+        return [] if will is None else [(b"w/" + client_id.encode(), encode_will(will))]
 
     def forget(self, client_id: str, will: Will | None) -> None:
         """The client said DISCONNECT: there is no will any more. [MQTT-3.1.2-10]"""
@@ -102,13 +102,15 @@ class Wills:
             logger.error("client %s: its will could not be stored: %s", client_id, error)
 
 
-def _encode(will: Will) -> bytes:
+def encode_will(will: Will) -> bytes:
+    """A will as it is stored."""
     first_byte = publish_first_byte(will.qos, retain=will.retain)
     head = _STORED.pack(first_byte, will.delay_interval, len(will.topic_name), len(will.properties))
     return head + will.topic_name + will.properties + will.payload
 
 
-def _decode(stored: bytes) -> Will:
+def decode_will(stored: bytes) -> Will:
+    """The will that `encode_will` made bytes of."""
     first_byte, delay, topic_length, properties_length = _STORED.unpack_from(stored)
     topic_end = _STORED.size + topic_length
     payload_at = topic_end + properties_length

@@ -27,7 +27,14 @@ from highway.mqtt.packets import (
     decode_packet,
     encode_within,
 )
-from highway.mqtt.properties import Properties, PropertyId, decode_properties, encode_properties, find_property, property_block
+from highway.mqtt.properties import (
+    Properties,
+    PropertyId,
+    decode_properties,
+    encode_properties,
+    find_property,
+    property_block,
+)
 from highway.mqtt.protocol import MAX_CONNECT_BYTES, MAX_PACKET_BYTES, ServerProtocol
 from highway.mqtt.publish import (
     PublishHeads,

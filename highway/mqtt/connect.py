@@ -98,7 +98,7 @@ class ConnectPacket:
         # 3.1 lets a client set the flags and leave the fields out; from 3.1.1 on they must be there
         # (3.1.1 [MQTT-3.1.2-19], [MQTT-3.1.2-21]; 5.0 [MQTT-3.1.2-17], [MQTT-3.1.2-19]).
         if bits & _USERNAME and not (version == V31 and reader.at_end()):
-            packet.username = reader.name().decode()  # 3.1.1 [MQTT-3.1.3-11], 5.0 [MQTT-3.1.3-12]
+            packet.username = _read_username(reader)
         if bits & _PASSWORD and not (version == V31 and reader.at_end()):
             packet.password = reader.binary()
         # Without the flag there is no field: 3.1.1 [MQTT-3.1.2-18], [MQTT-3.1.2-20]; 5.0 [MQTT-3.1.2-16],
@@ -200,6 +200,15 @@ def _read_client_id(reader: Reader, version: int, *, clean_start: bool) -> str:
             position=position,
         )
     return client_id
+
+
+def _read_username(reader: Reader) -> str:
+    """The user name. Who sends a broken one is shown nothing but the door: credentials are not a place for hints."""
+    try:
+        return reader.name().decode()  # 3.1.1 [MQTT-3.1.3-11], 5.0 [MQTT-3.1.3-12]
+    except MqttError as error:
+        error.is_answered = False
+        raise
 
 
 def _read_will(reader: Reader, version: int, bits: int) -> Will:

@@ -131,7 +131,7 @@ class ServerProtocol:
         [MQTT-3.14.0-1]).
         """
         error = self.error
-        if error is None:
+        if error is None or not error.is_answered:
             return b""
         if isinstance(error, UnsupportedVersionError):
             # 3.1.1 [MQTT-3.1.2-2]: return code 1. Clients of 5.0 and later get it in their own format.

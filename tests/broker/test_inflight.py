@@ -33,7 +33,7 @@ def test_no_id_is_given_when_all_are_in_use() -> None:
 def test_qos_2_goes_through_released_and_only_pubcomp_frees_it() -> None:
     inflight = Inflight()
     packet_id = inflight.take_message(Message(b"t", b"x", 2, False, b""), SENT_2)
-    assert inflight.acknowledged([packet_id]) == 0, "a PUBACK must not end a QoS 2 exchange"
+    assert not inflight.acknowledged([packet_id]), "a PUBACK must not end a QoS 2 exchange"
     assert inflight.received(packet_id)
     entry = inflight.get(packet_id)
     assert entry is not None
