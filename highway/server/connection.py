@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from highway.broker import Broker
     from highway.errors import MqttError
 
-__all__ = ["Connection", "Connections"]
+__all__ = ["LINGER_S", "Connection", "Connections", "format_address"]
 
 logger = logging.getLogger("highway.server")
 
@@ -32,21 +32,32 @@ LINGER_S = 5.0
 class Connections:
     """What all connections of the process share: the broker, the loop and the limit on their number."""
 
-    __slots__ = ("broker", "loop", "open")
+    __slots__ = ("broker", "handshakes", "loop", "open")
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.broker = broker
         self.loop = loop
         self.open: set[Connection] = set()
+        self.handshakes = 0  # TLS handshakes under way: connections to be
 
-    def __call__(self) -> Connection:
-        return Connection(self)
+    def is_full(self) -> bool:
+        """Whether the limit leaves no room for one more."""
+        return len(self.open) + self.handshakes >= self.broker.settings.max_connections
+
+
+def format_address(host: str, port: int) -> str:
+    """`127.0.0.1:1883` or `[::1]:1883`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Connection(asyncio.Protocol):
-    """The asyncio side of one network connection, and the broker's `Link` to it."""
+    """The asyncio side of one network connection, and the broker's `Link` to it.
+
+    `accepted_at` is the time of the loop at which the peer came, where something was done with it before.
+    """
 
     __slots__ = (
+        "_accepted_at",
         "_client",
         "_heard_at",
         "_keep_alive_s",
@@ -58,8 +69,9 @@ class Connection(asyncio.Protocol):
         "peer",
     )
 
-    def __init__(self, shared: Connections) -> None:
+    def __init__(self, shared: Connections, accepted_at: float | None = None) -> None:
         self._shared = shared
+        self._accepted_at = accepted_at
         settings = shared.broker.settings
         self._protocol = ServerProtocol(
             max_packet_bytes=settings.max_packet_bytes, topic_alias_maximum=TOPIC_ALIAS_MAXIMUM
@@ -78,7 +90,7 @@ class Connection(asyncio.Protocol):
         shared, settings = self._shared, self._shared.broker.settings
         self._transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
-        self.peer = f"{address[0]}:{address[1]}" if address else "?"
+        self.peer = format_address(*address[:2]) if address else "?"
         if len(shared.open) >= settings.max_connections:
             logger.warning("%s: refused: %d connections are open, the limit", self.peer, len(shared.open))
             self._transport.abort()
@@ -86,7 +98,8 @@ class Connection(asyncio.Protocol):
         shared.open.add(self)
         shared.broker.counters.connections += 1
         self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes)
-        self._timer = shared.loop.call_later(settings.connect_timeout_s, self._connect_timed_out)
+        begin = shared.loop.time() if self._accepted_at is None else self._accepted_at
+        self._timer = shared.loop.call_at(begin + settings.connect_timeout_s, self._connect_timed_out)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._shared.loop.time()
@@ -111,6 +124,22 @@ class Connection(asyncio.Protocol):
         self._shared.open.discard(self)
         self._transport = None
         self._client.lost()
+
+    # A transport that has a protocol of its own calls these, too.
+
+    @property
+    def has_connect(self) -> bool:
+        """Whether a CONNECT has come, and with it the end of the small limit."""
+        return self._protocol.version != 0
+
+    def fail(self, fault: str) -> None:
+        """Close, because the peer broke the rules: those of MQTT or of what carries it."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        logger.warning("client %r at %s: closed: %s", self._client.client_id, self.peer, fault)
+        self.close()
+        self._client.violated()
 
     # The broker calls these: Link.
 

@@ -6,7 +6,6 @@ Standard error says what people and supervisors wait for: where to connect, `hig
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import logging
 import resource
@@ -16,15 +15,17 @@ from typing import TYPE_CHECKING
 
 from highway.broker import Broker
 from highway.clock import SystemClock
-from highway.errors import DiskFailedError, HighwayError, StorageError
+from highway.errors import DiskFailedError, StorageError
 from highway.storage import Storage
 
 from .connection import Connections
+from .listening import Door, open_door
+from .tls import TlsContexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from highway.config import Listener, Settings
+    from highway.config import Settings
 
 __all__ = ["EXIT_DISK_FAILED", "run"]
 
@@ -43,6 +44,7 @@ SWITCH_INTERVAL_S = 0.0005
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. Raises HighwayError if it can't start."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("websockets").setLevel(logging.WARNING)  # it tells of every connection
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit(settings.broker.max_connections)
@@ -72,26 +74,14 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
-def _say_how_to_try(listeners: Sequence[Listener]) -> None:
+def _say_how_to_try(doors: Sequence[Door]) -> None:
     """Two lines to paste: one publishes, one replays."""
-    if listeners:
-        address = f"-h {listeners[0].host} -p {listeners[0].port}"
-        _say(f"""try: mosquitto_pub {address} -q 1 -t highway/A1/telemetry -m '{{"speed_kmh":82.5}}'""")
-        _say(f"and: mosquitto_sub {address} -v -t '$replay/earliest/highway/#'")
-
-
-async def _listen(connections: Connections, listener: Listener) -> asyncio.Server:
-    """Open a listener and say where it is; HighwayError if the address can't be had."""
-    try:
-        server = await connections.loop.create_server(connections, listener.host, listener.port, backlog=4096)
-    except OSError as error:
-        raise HighwayError(
-            f"can't listen on {listener} ({listener.name}): {error.strerror or error}",
-            "is another broker running there?" if error.errno == errno.EADDRINUSE else "",
-        ) from error
-    port = server.sockets[0].getsockname()[1]  # not the configured one where that is 0
-    _say(f"MQTT on {listener.host}:{port} ({listener.name})")
-    return server
+    for door in doors:
+        if door.is_plain:
+            address = f"-h {door.host} -p {door.port}"
+            _say(f"""try: mosquitto_pub {address} -q 1 -t highway/A1/telemetry -m '{{"speed_kmh":82.5}}'""")
+            _say(f"and: mosquitto_sub {address} -v -t '$replay/earliest/highway/#'")
+            return
 
 
 async def _serve(settings: Settings) -> int:
@@ -102,6 +92,7 @@ async def _serve(settings: Settings) -> int:
         if not stopped.done():
             stopped.set_result(code)
 
+    contexts = TlsContexts(settings.listeners)
     clock = SystemClock()
     storage = Storage.open(settings.data_dir, settings.logs, scheduler=loop, clock=clock, settings=settings.storage)
     logger.info("data in %s: %s", settings.data_dir, storage.report)
@@ -116,20 +107,21 @@ async def _serve(settings: Settings) -> int:
         loop.add_signal_handler(number, stop, 0)
     broker = Broker(settings.broker, storage, loop, clock)
     connections = Connections(broker, loop)
-    servers = []
+    doors: list[Door] = []
     try:
         for listener in settings.listeners:
             # One by one: when one fails, those before it are closed below.
-            servers.append(await _listen(connections, listener))  # noqa: PERF401
+            doors.append(await open_door(listener, connections, contexts))
+            _say(f"{doors[-1]} ({listener.name})")
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the process: no collection has to look at it again
-        _say_how_to_try(settings.listeners)
+        _say_how_to_try(doors)
         _say("ready")
         code = await stopped
         _say(f"stopping with code {code}")
     finally:
-        for server in servers:
-            server.close()
+        for door in doors:
+            door.close()
         broker.close()
         storage.close()
     return code

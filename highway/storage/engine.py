@@ -118,7 +118,7 @@ class Storage:
         self._checkpointer.start_at(self._journal.start_position)
         self._reaper = Reaper(filesystem, self._pool, self._checkpointer, self._time, settings.max_bytes)
         self._reaper.logs = self.logs.values()
-        self._next_log_id = max(recovered.logs, default=0) + 1
+        self._next_log_id = recovered.highest_log_id + 1
         self._take_logs(recovered, configured)
         self._update_verify()
 

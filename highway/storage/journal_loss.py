@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import CorruptionError
-from highway.storage.gaps import find_gap
+from highway.storage.gaps import CORRUPTION, find_gap
 from highway.storage.journal_format import (
     FRAME_HEADER_BYTES,
     Entry,
@@ -19,7 +19,7 @@ from highway.storage.journal_format import (
     ReserveEntry,
     decode_entries,
 )
-from highway.storage.records import RECORD_HEAD_BYTES
+from highway.storage.records import RECORD_HEAD_BYTES, RecordBatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -90,6 +90,15 @@ def _entries(lost: LostFrames, data: bytes) -> list[Entry] | None:
         return None
 
 
+def _until(batch: RecordBatch) -> int:
+    """Return the offset after a batch, or where it can't be behind if it is the batch that is damaged."""
+    try:
+        batch.records()
+    except CorruptionError:
+        return batch.base_offset + len(batch.data) // RECORD_HEAD_BYTES
+    return batch.end_offset
+
+
 def _explain(entries: list[Entry], logs: Mapping[int, RecoveredLog]) -> bool:
     """Take the entries' word for what is lost, if all of it is missing and nothing contradicts it."""
     ends: dict[int, int] = {}
@@ -99,16 +108,11 @@ def _explain(entries: list[Entry], logs: Mapping[int, RecoveredLog]) -> bool:
         log = logs.get(entry.log_id)
         if log is None:
             return False
-        try:
-            entry.batch.records()
-        except CorruptionError:
-            return False
-        end = ends.get(entry.log_id, log.end)
-        start, until = max(entry.batch.base_offset, log.segment_end), entry.batch.end_offset
+        start, until = max(entry.batch.base_offset, log.segment_end), _until(entry.batch)
         gap = find_gap(log.state.gaps, start)
-        if start >= until or (gap is not None and gap.to_offset >= until):
-            continue
-        if start != end:
+        if start >= until or (gap is not None and gap.reason == CORRUPTION):
+            continue  # a segment has it, or a later batch of the log has shown the hole
+        if start != ends.get(entry.log_id, log.end):
             return False
         ends[entry.log_id] = until
     for log_id, end in ends.items():

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from highway.errors import DataDirectoryError
+from crc32c import crc32c
+
+from highway.errors import CorruptionError, DataDirectoryError
+from highway.storage.checkpoint import CheckpointSlots
 from highway.storage.meta import read_file, replace_file
+from highway.storage.quarantine import Quarantine
 
 if TYPE_CHECKING:
     from highway.clock import Clock
     from highway.storage.filesystem import FileSystem
 
-__all__ = ["DATA_FORMAT", "Layout", "check_format", "lock_directory"]
+__all__ = ["DATA_FORMAT", "Layout", "check_format", "encode_format", "lock_directory", "parse_format"]
 
 DATA_FORMAT = 1
+_FORMAT_CRC = b', "crc32c": "'
 _MAX_NAME_BYTES = 200  # of a log directory's name before its uuid: file names end at 255 B
+
+_logger = logging.getLogger(__name__)
 
 
 class Layout:
@@ -67,7 +75,10 @@ def lock_directory(filesystem: FileSystem, layout: Layout, clock: Clock) -> int:
 
 
 def check_format(filesystem: FileSystem, layout: Layout) -> None:
-    """Create what a new data directory needs; DataDirectoryError if a newer version made this one."""
+    """Create what a new data directory needs; DataDirectoryError if a newer version made this one.
+
+    A damaged FORMAT is written again, with a copy in quarantine, if a checkpoint tells that this version can go on.
+    """
     for path in (layout.journal, layout.meta, layout.logs, layout.quarantine):
         if not filesystem.exists(path):
             filesystem.mkdir(path)
@@ -75,20 +86,46 @@ def check_format(filesystem: FileSystem, layout: Layout) -> None:
         for path in (layout.journal, layout.logs):
             if filesystem.listdir(path):
                 raise DataDirectoryError(f"{layout.directory}: FORMAT is missing and {path.name}/ isn't empty")
-        content = {"format": DATA_FORMAT, "min_reader": DATA_FORMAT, "uuid": uuid.uuid4().hex}
-        replace_file(filesystem, layout.format, json.dumps(content).encode() + b"\n")
+        replace_file(filesystem, layout.format, encode_format())
     filesystem.sync_dir(layout.directory)
     data = read_file(filesystem, layout.format)
     try:
-        found = json.loads(data)
-        written, needed = int(found["format"]), int(found["min_reader"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataDirectoryError(f"{layout.format} can't be read: {error!r}; it holds {data[:80]!r}") from None
+        written, needed = parse_format(data, str(layout.format))
+    except CorruptionError as error:
+        if not CheckpointSlots(filesystem, layout.directory).load():
+            raise DataDirectoryError(f"{error}; it holds {data[:80]!r}, and there is no readable checkpoint") from None
+        _logger.error("%s; the checkpoint's format counts, and it is written again", error)
+        Quarantine(filesystem, layout.quarantine).keep(layout.format, 0, data)
+        replace_file(filesystem, layout.format, encode_format())
+        return
     if needed > DATA_FORMAT:
         raise DataDirectoryError(
             f"{layout.directory} has format {written}, readable from version {needed}; this Highway reads {DATA_FORMAT}",
             "start the newer version that wrote it",
         )
+
+
+def encode_format(version: int | None = None) -> bytes:
+    """Return the content of FORMAT for a new data directory: JSON, and a checksum of what stands before it."""
+    version = version or DATA_FORMAT
+    content = {"format": version, "min_reader": version, "uuid": uuid.uuid4().hex}
+    head = json.dumps(content).encode()[:-1]
+    return head + _FORMAT_CRC + b'%08x"}\n' % crc32c(head)
+
+
+def parse_format(data: bytes, path: str) -> tuple[int, int]:
+    """Return (format, oldest format of a reader that can read it); CorruptionError when it is damaged."""
+    head, found, rest = data.rpartition(_FORMAT_CRC)
+    if found and rest != b'%08x"}\n' % crc32c(head):
+        raise CorruptionError(path, len(head), "the checksum of FORMAT is wrong")
+    try:
+        content = json.loads(data)
+        written, needed = int(content["format"]), int(content["min_reader"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(path, 0, f"FORMAT can't be read: {error!r}") from None
+    if not found and (written, needed) != (1, 1):
+        raise CorruptionError(path, len(data), "FORMAT has no checksum")  # only the first version came without
+    return written, needed
 
 
 def _holder(filesystem: FileSystem, layout: Layout) -> str:

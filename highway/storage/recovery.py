@@ -15,6 +15,7 @@ writes at the end, the journal and the old checkpoints are the same, except for 
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,7 @@ class Recovered:
     newest_position: int = 0  # where the newest does
     unused_files: list[Path] = field(default_factory=list)  # of the journal: ready for recycling
     last_known_ms: int = 0
+    highest_log_id: int = 0
 
 
 def recover(
@@ -112,6 +114,7 @@ class _Recovery:
         self._rebuild = False
         self._clean = False
         self._scan = JournalScan()
+        self._unknown: set[int] = set()  # ids of logs that only the journal's records mention
         self.result = Recovered(RecoveryReport(), CheckpointSlots(filesystem, layout.directory))
 
     def choose_checkpoint(self, *, rebuild: bool) -> None:
@@ -219,13 +222,8 @@ class _Recovery:
     def _apply(self, number: int, entry: RecordsEntry | PutEntry | DeleteEntry | ReserveEntry | LogEntry) -> None:
         result = self.result
         if isinstance(entry, RecordsEntry):
-            log = result.logs.get(entry.log_id)
-            if log is None:
-                error = CorruptionError(
-                    str(self._layout.journal), 0, f"entry {number}: {entry.batch!r} of the unknown log {entry.log_id}"
-                )
-                self._scan.damaged.append(error)
-            else:
+            log = result.logs.get(entry.log_id) or self._unknown_log(number, entry.log_id)
+            if log is not None:
                 log.replay(number, entry.batch, result.report, self._now_ms)
         elif isinstance(entry, ReserveEntry):
             log = result.logs.get(entry.log_id)
@@ -241,6 +239,29 @@ class _Recovery:
         elif number >= result.meta_entry:
             result.meta.apply(entry.key, entry.value if isinstance(entry, PutEntry) else None)
             result.meta_first_entry = result.meta_first_entry or number
+
+    def _unknown_log(self, number: int, log_id: int) -> RecoveredLog | None:
+        """Return a log whose creation is damaged, from its directory if it has one; say so once."""
+        if log_id in self._unknown:
+            return None
+        self._unknown.add(log_id)
+        reason = f"entry {number} is of log {log_id}, whose creation is missing"
+        self._scan.damaged.append(CorruptionError(str(self._layout.journal), 0, reason))
+        for directory in [self._layout.logs / name for name in self._filesystem.listdir(self._layout.logs)]:
+            state = rebuild_state(directory, self._files) if directory.name.endswith(f"-{log_id:08x}") else None
+            if state is not None:
+                log = recover_segments(
+                    state, directory, self._files, self._quarantine, self.result.report, self._now_ms
+                )
+                self.result.logs[log_id] = log
+                return log
+        return None
+
+    def _highest_log_id(self) -> int:
+        """Return an id above which none was ever given: the journal may hold entries of a log that nobody knows."""
+        names = self._filesystem.listdir(self._layout.logs)
+        ids = [int(name[-8:], 16) for name in names if re.fullmatch(r".*-[0-7][0-9a-f]{7}", name)]
+        return max([0, *ids, *self._unknown, *self.result.logs])
 
     def _cut(self, torn: TornTail) -> None:
         """Cut the journal where it is torn, so that nobody judges these bytes again."""
@@ -277,6 +298,7 @@ class _Recovery:
                 log.state.ceiling = max(log.state.ceiling, log.end + RESERVATION_BOUND)
             log.finish(report, self._now_ms, clean=self._clean)
         self._check_refusal()
+        result.highest_log_id = self._highest_log_id()
         report.clean = self._clean
         report.logs = len(result.logs)
         sequences = [sequence for sequence, _ in scan.files]

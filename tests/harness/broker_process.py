@@ -90,7 +90,11 @@ class BrokerProcess:
         """Start and wait for `highway: ready`."""
         mark = len(self.stderr)
         self.spawn()
-        self.wait_for_line(r"^highway: ready", since=mark, timeout=START_SECONDS)
+        try:
+            self.wait_for_line(r"^highway: ready", since=mark, timeout=START_SECONDS)
+        except AssertionError:
+            self.kill()
+            raise
         return self
 
     def _read_stderr(self, process: subprocess.Popen[str]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from highway.storage.layout import encode_format
 from tests.harness import packets
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.ledger import Stored
@@ -148,9 +148,7 @@ def test_after_a_kill_the_directory_is_free_at_once(own_broker: BrokerProcess) -
 def test_a_newer_format_is_refused_and_nothing_touched(own_broker: BrokerProcess) -> None:
     own_broker.start()
     own_broker.stop()
-    format_file = own_broker.data / "FORMAT"
-    newer = {**json.loads(format_file.read_text()), "format": 99, "min_reader": 99}
-    format_file.write_text(json.dumps(newer))
+    (own_broker.data / "FORMAT").write_bytes(encode_format(99))
     before = contents(own_broker.data)
     own_broker.spawn()
     assert own_broker.wait() == 1
@@ -303,7 +301,7 @@ def test_a_damaged_segment_costs_its_range_only_and_is_reported(tmp_path: Path, 
         assert set(after) < set(before), "nothing may be missing, or something was made up"
         assert [record.offset for record in after] == sorted(record.offset for record in after)
         missing = sorted({record.offset for record in before} - {record.offset for record in after})
-        reported_exactly(broker, missing, mark)
+        reported_exactly(broker, missing, after, mark)
         with broker.client("fetches") as client:
             assert client.subscribe((f"$fetch/{missing[0]}/dmg/x", 0)) == [0x80]
             assert client.subscribe((f"$fetch/{after[0].offset}/dmg/x", 0)) == [0]
@@ -312,16 +310,16 @@ def test_a_damaged_segment_costs_its_range_only_and_is_reported(tmp_path: Path, 
         assert read_log(broker.port, "dmg/#", start=str(before[-1].offset + 1))[-1].payload == b"new"
 
 
-def reported_exactly(broker: BrokerProcess, missing: list[int], mark: int) -> None:
-    """Each missing run of offsets stands in a line on stderr with its first and its last (or next) offset."""
-    first = missing[0]
-    for position, offset in enumerate(missing):
-        if position + 1 == len(missing) or missing[position + 1] != offset + 1:
-            words = [set(map(int, re.findall(r"\d+", line))) for line in broker.stderr[mark:] if "dmg" in line]
-            assert any(first in numbers and numbers & {offset, offset + 1} for numbers in words), (
-                f"{first} to {offset} is missing and not reported:\n" + "\n".join(broker.stderr[mark:])
-            )
-            first = missing[position + 1] if position + 1 < len(missing) else first
+def reported_exactly(broker: BrokerProcess, missing: list[int], survivors: list[Stored], mark: int) -> None:
+    """The ranges on stderr hold every missing offset, and none that survived."""
+    reported: set[int] = set()
+    for line in broker.lines(r"log '?dmg'?", since=mark):
+        for first, last in re.findall(r"offsets (\d+) to (\d+)", line):
+            reported.update(range(int(first), int(last) + 1))
+    shown = "\n".join(broker.stderr[mark:])
+    assert missing
+    assert set(missing) <= reported, f"{missing[0]} to {missing[-1]} is missing and not all of it reported:\n{shown}"
+    assert not reported.intersection(record.offset for record in survivors), f"reported, and there:\n{shown}"
 
 
 def damage_indexes(broker: BrokerProcess) -> None:
@@ -381,7 +379,7 @@ def test_a_flipped_byte_in_the_synced_journal_costs_its_range_only(tmp_path: Pat
         assert set(after) <= set(before)
         missing = sorted({record.offset for record in before} - {record.offset for record in after})
         assert missing == [25], "the damaged frame, and not what came after it"
-        reported_exactly(broker, missing, mark)
+        reported_exactly(broker, missing, after, mark)
 
 
 def test_a_torn_journal_tail_is_cut_quietly(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """A storage on the simulated disk that does nothing by itself: time, timers and work move only when a test says so.
 
-    rig = Rig()
-    storage = rig.open([LogSettings("a", Durability.SAFE)])
-    rig.append("a", b"one", b"two")         # appends records of topic `t`
-    rig.settle()                            # the journal and the pool do what is wanted
-    rig.advance(1.5)                        # time passes, timers fire, work is done
-    rig.contents("a")                       # {offset: payload} of what a reader gets
-    rig.power_cut() / rig.kill()            # the next open() sees what that leaves
+rig = Rig()
+storage = rig.open([LogSettings("a", Durability.SAFE)])
+rig.append("a", b"one", b"two")         # appends records of topic `t`
+rig.settle()                            # the journal and the pool do what is wanted
+rig.advance(1.5)                        # time passes, timers fire, work is done
+rig.contents("a")                       # {offset: payload} of what a reader gets
+rig.power_cut() / rig.kill()            # the next open() sees what that leaves
 """
 
 from __future__ import annotations

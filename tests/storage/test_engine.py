@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 from dataclasses import replace
@@ -10,7 +9,7 @@ import pytest
 
 from highway.clock import SystemClock
 from highway.errors import CorruptionError, DataDirectoryError, DiskFailedError, DiskFullError, StorageError
-from highway.storage import Durability, LogSettings, OsFileSystem, RecordHeads, Storage
+from highway.storage import Durability, LogSettings, OsFileSystem, RecordHeads, Storage, layout
 from tests.storage.rig import DIRECTORY, SMALL, Rig
 from tests.storage.simulated_filesystem import Crash, Failure
 
@@ -293,26 +292,31 @@ def test_a_directory_in_use_is_refused_with_the_pid():
     rig.reopen()
 
 
-def test_a_newer_format_is_refused_and_nothing_is_touched():
+def test_a_newer_format_is_refused_and_nothing_is_touched(monkeypatch):
     rig = opened()
     rig.close()
-    path = DIRECTORY / "FORMAT"
-    content = json.loads(rig.filesystem.read_direct(path, 1000, 0))
-    rig.filesystem.overwrite(path, json.dumps({**content, "format": 9, "min_reader": 9}).encode())
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "DATA_FORMAT", 9)
+        rig.filesystem.overwrite(DIRECTORY / "FORMAT", layout.encode_format())
     before = len(rig.filesystem.operations)
     with pytest.raises(DataDirectoryError, match="format 9"):
         rig.reopen()
     changed = {operation.path.name for operation in rig.filesystem.operations[before:]}
     assert changed <= {"LOCK", "highway"}
-    rig.filesystem.overwrite(path, json.dumps({**content, "format": 9, "min_reader": 1}).encode())
-    rig.reopen()
 
 
-@pytest.mark.parametrize("content", [b"", bytes(75), b"{}", b"[1]"])
-def test_a_damaged_format_file_is_refused(content):
+@pytest.mark.parametrize("content", [b"", bytes(75), b"{}", b"[1]", b'{"format": 9, "min_reader": 9}'])
+def test_a_damaged_format_file_is_written_again_if_a_checkpoint_can_be_read(content):
     rig = opened()
+    rig.append("safe", b"x")
     rig.close()
     rig.filesystem.overwrite(DIRECTORY / "FORMAT", content)
+    rig.reopen()
+    assert rig.contents("safe") == {0: b"x"}
+    rig.close()
+    rig.filesystem.overwrite(DIRECTORY / "FORMAT", content)
+    for slot in "ab":
+        rig.filesystem.overwrite(DIRECTORY / f"CHECKPOINT.{slot}", b"")
     with pytest.raises(DataDirectoryError, match="FORMAT"):
         rig.reopen()
 

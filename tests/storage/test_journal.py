@@ -43,17 +43,22 @@ START = make_position(1, FILE_HEADER_BYTES)
 class JournalRig:
     """A journal on the simulated disk; rounds run when the test says so."""
 
-    def __init__(self, filesystem=None, start=JournalStart(1, 1, 1), **options):
+    def __init__(self, filesystem=None, **options):
         self.filesystem = filesystem or SimulatedFileSystem(ROOT)
         self.commits = []
         self.spares = []
         files = JournalFiles(self.filesystem, ROOT, FILE_BYTES, ManualClock())
         options = {"file_bytes": FILE_BYTES, "sync_bytes": 1 << 20, **options}
         self.journal = Journal(
-            self.filesystem, files, start, post=self.commits.append, request_spare=self.spares.append, **options
+            self.filesystem,
+            files,
+            JournalStart(1, 1, 1),
+            post=self.commits.append,
+            request_spare=self.spares.append,
+            **options,
         )
         self.files = files
-        self.entry = start.next_entry - 1
+        self.entry = 0
 
     def put(self, key, value=b""):
         self.entry += 1
@@ -100,10 +105,9 @@ def test_every_kind_of_entry_comes_back_as_it_was():
         ReserveEntry(3, 70_000),
         LogEntry(3, bytes(range(16)), "größe"),
     ]
-    for cut in range(1, len(body)):
+    for unreadable in (body + b"\x09", body[:-1], b"\x01", b"\x02\x00\x00\x00\x09"):
         with pytest.raises(CorruptionError):
-            list(decode_entries(body[:-cut], "x"))
-            list(decode_entries(body[:-cut] + b"\x09", "x"))
+            list(decode_entries(unreadable, "x"))
 
 
 @pytest.mark.parametrize("damaged", [range(64), range(64, 128), range(60, 68)])

@@ -181,7 +181,7 @@ class StorageMachine(RuleBasedStateMachine):
         if not hasattr(self, "rig"):
             return
         self.look()
-        for name, model in self.models.items():
+        for name in self.models:
             log = self.log(name)
             assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
             assert log.recovery_point <= log.log_end_offset

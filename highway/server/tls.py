@@ -1,0 +1,38 @@
+"""The TLS contexts of the listeners, which can be exchanged while connections are open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from highway.config.certificates import make_context
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable
+
+    from highway.config import Listener
+
+__all__ = ["TlsContexts"]
+
+
+class TlsContexts:
+    """The context of each TLS listener, by its name. A connection keeps the one that it began with.
+
+    Owner: the event loop.
+    """
+
+    __slots__ = ("_contexts",)
+
+    def __init__(self, listeners: Iterable[Listener]) -> None:
+        self._contexts: dict[str, ssl.SSLContext] = {}
+        self.load(listeners)
+
+    def __getitem__(self, listener: str) -> ssl.SSLContext:
+        return self._contexts[listener]
+
+    def load(self, listeners: Iterable[Listener]) -> None:
+        """Read the files of `listeners`, for the connections to come; those that are open don't notice.
+
+        All or nothing: CertificateError leaves the contexts as they were.
+        """
+        self._contexts = {item.name: make_context(item.tls) for item in listeners if item.tls is not None}
