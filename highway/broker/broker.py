@@ -25,6 +25,7 @@ from .publisher_mark import FLAG_PUBLISHER, mark_publisher
 from .replay import gaps_between
 from .retained import RetainedStore
 from .routing import Route, Router
+from .shared import Group, GroupCursor
 from .sys_topics import Counters, sys_messages
 from .wills import Wills
 
@@ -67,7 +68,8 @@ class Broker:
         )
         self.retained: RetainedStore[Message] = RetainedStore(lambda m: len(m.payload) + len(m.properties))
         self.clients: dict[str, Client] = {}  # by client id, online
-        self._pumps: dict[Session, None] = {}
+        self.groups: dict[bytes, Group] = {}  # by share name and filter
+        self._pumps: dict[Session | Group, None] = {}
         self._held: set[Client] = set()
         for message in session_store.load_retained(storage.meta):
             self.retained.set(message.topic_name, message)
@@ -95,6 +97,8 @@ class Broker:
         for cursor in session.cursors():
             cursor.suspend()
             cursor.feed.cursors.discard(cursor)
+        for group, _ in session.groups.values():
+            group.went_offline(session)
         session.behind.clear()
         session.retained.clear()
         session.corked = 0
@@ -160,7 +164,11 @@ class Broker:
 
     def _deliver_unlogged(self, message: Message, route: Route, publisher: Session | None = None) -> None:
         for target in route.targets:
-            session = target.reader.session
+            reader = target.reader
+            if isinstance(reader, Group):
+                self.counters.publish_dropped += not reader.deliver_unlogged(message)
+                continue
+            session = reader.session
             plan = target.plan.own if session is publisher else target.plan
             if plan.qos >= 0 and (session.is_blocked() or not session.send_message(message, plan)):
                 self.counters.publish_dropped += 1
@@ -210,32 +218,60 @@ class Broker:
         if pumping.pump(session):
             self.pump_later(session)
 
-    def pump_later(self, session: Session) -> None:
-        """Pump the session in the next turn of the loop."""
+    def pump_later(self, target: Session | Group) -> None:
+        """Pump a session or a group in the next turn of the loop."""
         if not self._pumps:
             self.scheduler.call_soon(self._run_pumps)
-        self._pumps[session] = None
+        self._pumps[target] = None
 
     def _run_pumps(self) -> None:
-        sessions, self._pumps = self._pumps, {}
-        for session in sessions:
-            self.pump(session)
+        targets, self._pumps = self._pumps, {}
+        for target in targets:
+            if isinstance(target, Group):
+                target.pump()
+            else:
+                self.pump(target)
 
     def drained(self, client: Client) -> None:
         """The connection's write buffer is below its low water mark again."""
-        if client.session is not None:
-            self.pump_later(client.session)
+        session = client.session
+        if session is not None:
+            self.pump_later(session)
+            for group, _ in session.groups.values():
+                group.wake()
 
-    def gap(self, cursor: Cursor, from_offset: int, to_offset: int) -> None:
+    # Shared subscriptions.
+
+    def group(self, source: bytes, topic_filter: bytes) -> Group:
+        """The group of a share name and filter, without cursors where it is new."""
+        group = self.groups.get(source)
+        if group is None:
+            group = self.groups[source] = Group(self, source, topic_filter)
+        return group
+
+    def leave_group(self, session: Session, name: bytes) -> Puts:
+        """End a shared subscription; returns what has to be stored where the group ends with it."""
+        group, _ = session.groups.pop(name)
+        group.leave(session)
+        if group.members:
+            group.wake()
+            return []
+        group.close()
+        del self.groups[group.source]
+        return session_store.group_drop_puts(group)
+
+    def gap(self, cursor: Cursor | GroupCursor, from_offset: int, to_offset: int) -> None:
         """A cursor met offsets that are gone; what of them was ever a message is counted and reported."""
         session, log = cursor.reader.session, cursor.feed.log
+        who = f"client {session.client_id}" if session is not None else cursor.reader.source.decode()
         for gap in gaps_between(log, from_offset, to_offset):
             self.counters.gap_messages += gap.to_offset - gap.from_offset
             logger.warning(
-                "client %s: log %s: offsets %d to %d are gone (%s)",
-                *(session.client_id, log.name, gap.from_offset, gap.to_offset - 1, gap.reason),
+                "%s: log %s: offsets %d to %d are gone (%s)",
+                *(who, log.name, gap.from_offset, gap.to_offset - 1, gap.reason),
             )
-            pumping.send_gap_notice(cursor, gap)
+            if session is not None:
+                pumping.send_gap_notice(session, cursor, gap)
 
     def read_failed(self, cursor: Cursor, error: StorageError) -> None:
         """A read from disk failed for a reason that the log could not step over."""
@@ -264,13 +300,17 @@ class Broker:
         for feed in moved:
             feed.moved = False
             for cursor in feed.cursors:
-                cursor.reader.session.dirty = True
+                cursor.mark_dirty()
         for client in self.clients.values():
             session = client.session
             if session is not None and session.dirty:
                 session.dirty = False
                 if session.persistent:
                     puts += session_store.position_puts(session)
+        for group in self.groups.values():
+            if group.dirty:
+                group.dirty = False
+                puts += session_store.group_puts(group)
         if puts and self.storage.writable:
             self.store(puts, Durability.FAST)
         self._timers[0] = self.scheduler.call_later(POSITIONS_INTERVAL_S, self._store_positions)
@@ -281,7 +321,7 @@ class Broker:
 
     def _publish_sys(self) -> None:
         counters = self.counters
-        counters.subscriptions = sum(1 for session in self.sessions.values() for _ in session.subscriptions())
+        counters.subscriptions = sum(session.subscription_count for session in self.sessions.values())
         counters.retained = len(self.retained)
         for topic_name, payload in sys_messages(counters, self.clock, self.started):
             message = Message(topic_name, payload, 0, True, b"", 0)

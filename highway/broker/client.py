@@ -265,6 +265,9 @@ class Client:
                 self.broker.store(puts, Durability.FAST)
         if session.behind or session.resend or session.retained:
             self.broker.pump(session)
+        for group, _ in session.groups.values():
+            group.dirty = True
+            group.wake()
 
     def on_pubrec(self, packet: PubrecPacket) -> None:
         """The client has a QoS 2 message: PUBREL."""

@@ -52,6 +52,10 @@ class Cursor:
         """The first offset that was not handed to the connection yet."""
         return self.feed.visible if self.live else self._next_offset
 
+    def mark_dirty(self) -> None:
+        """The log moved on, and with it a position that is to be stored."""
+        self.reader.session.dirty = True
+
     def fall_back(self, next_offset: int) -> None:
         """LIVE -> CATCHUP: go on from the log at `next_offset`."""
         self.live = False

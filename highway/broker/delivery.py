@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .feed import LiveRun
     from .routing import Route, Target
     from .session import Reader, Session, Subscription
+    from .shared import Member
 
 __all__ = ["Chunk", "Plan", "addressed_name", "deliver_live", "encode_records"]
 
@@ -82,6 +83,9 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
     if cursor is None or not cursor.live:
         return
     session = cursor.reader.session
+    if session is None:
+        cursor.fall_back(run.base_offset)  # a shared subscription: the group reads, and chooses a member
+        return
     plan = target.plan if run.publisher is not session else target.plan.own
     if plan.qos < 0:
         return
@@ -201,7 +205,7 @@ def encode_records(reader: Reader, records: Sequence[Record], quota: int, budget
                 append(payload)
                 budget -= len(payload) + len(topic_name) + 8
                 chunk.count += 1
-            elif packet := _packet(reader, plan, record, properties, qos, id_bytes[used] if qos else b""):
+            elif packet := encode_packet(reader, plan, record, properties, qos, id_bytes[used] if qos else b""):
                 append(packet)
                 budget -= len(packet)
                 chunk.count += 1
@@ -229,7 +233,9 @@ def _look_at_properties(record: Record, plan: Plan, session: Session, now_ms: in
     return (NOTHING, b"") if left is None else (plan, left)
 
 
-def _packet(reader: Reader, plan: Plan, record: Record, properties: bytes, qos: int, id_bytes: bytes) -> bytes:
+def encode_packet(
+    reader: Reader | Member, plan: Plan, record: Record, properties: bytes, qos: int, id_bytes: bytes
+) -> bytes:
     """One PUBLISH that is not of the plain kind; b"" where it exceeds what the client takes. 5.0 [MQTT-3.1.2-24]"""
     session = reader.session
     offset, flags, _, topic_name, _, payload = record

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from .cursor import Cursor
     from .session import Session
+    from .shared import GroupCursor
 
 __all__ = ["Feed", "LiveRun"]
 
@@ -71,7 +72,7 @@ class Feed:
         self.pending: deque[LiveRun] = deque()
         self.visible = log.high_watermark
         # Of online sessions, so that their positions can be stored while the log moves on past them.
-        self.cursors: set[Cursor] = set()
+        self.cursors: set[Cursor | GroupCursor] = set()
         self.moved = False
         log.on_visible = self.advance
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from .cursor import Cursor
+    from .shared import GroupCursor
 
 __all__ = ["RELEASED", "SENT_1", "SENT_2", "Entry", "Inflight", "Message"]
 
@@ -55,7 +56,7 @@ class Message(NamedTuple):
 
 
 # (cursor, offset, state) of a logged message; (None, message, state) of one that no log holds.
-Entry = tuple["Cursor | None", "int | Message", int]
+Entry = tuple["Cursor | GroupCursor | None", "int | Message", int]
 
 
 class Inflight:
@@ -96,7 +97,9 @@ class Inflight:
             candidate += 1
         return found
 
-    def take(self, packet_ids: Sequence[int], cursor: Cursor, offsets: Iterable[int], state: int | list[int]) -> None:
+    def take(
+        self, packet_ids: Sequence[int], cursor: Cursor | GroupCursor, offsets: Iterable[int], state: int | list[int]
+    ) -> None:
         """Note logged messages as sent under `packet_ids`, which `free_ids` gave."""
         states = repeat(state) if isinstance(state, int) else state
         self._entries.update(zip(packet_ids, zip(repeat(cursor), offsets, states, strict=False), strict=True))

@@ -17,6 +17,7 @@ from highway.mqtt import V5, ConnackPacket, Properties, ReasonCode
 
 from . import session_store
 from .session import Session
+from .shared import return_unacknowledged
 
 if TYPE_CHECKING:
     from highway.mqtt import ConnectPacket
@@ -153,6 +154,8 @@ class Lifecycle:
         for cursor in session.cursors():
             cursor.feed.cursors.add(cursor)
             cursor.move_to(cursor.next_offset)
+        for group, _ in session.groups.values():
+            group.came_online(session)
         broker.pump(session)
 
     def disconnected(self, client: Client) -> None:
@@ -173,12 +176,13 @@ class Lifecycle:
                     session_store.session_put(session),
                     *session_store.inflight_puts(session),
                     *session_store.position_puts(session),
+                    *(put for group, _ in session.groups.values() for put in session_store.group_puts(group)),
                 ]
             )
         if will is not None:
             broker.wills.connection_lost(client.client_id, will)
-        if not session.persistent:
-            self.end_session(session)
+        if not session.persistent and (puts := self.end_session(session)):
+            broker.store(puts)  # it was the last of a group
         self._count()
 
     def end_session(self, session: Session) -> Puts:
@@ -186,7 +190,11 @@ class Lifecycle:
         broker = self._broker
         broker.sessions.pop(session.client_id, None)
         broker.wills.session_ended(session.client_id)
-        return session_store.drop_puts(session) if session.persistent else []
+        puts = session_store.drop_puts(session) if session.persistent else []
+        return_unacknowledged(session)
+        for name in list(session.groups):
+            puts += broker.leave_group(session, name)
+        return puts
 
     def _is_over(self, session: Session) -> bool:
         return session.expires_at_ms is not None and session.expires_at_ms <= self._broker.clock.now_ms()

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 
 from highway.errors import StorageError
 from highway.mqtt import PubrelPacket
+from highway.storage.records import FLAG_RETAIN
 
+from . import message_expiry
 from .delivery import addressed_name
 from .inflight import RELEASED, Message
+from .publisher_mark import FLAG_PUBLISHER, split_publisher
 
 if TYPE_CHECKING:
     from highway.storage import Gap, RecordBatch
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from .cursor import Cursor
     from .inflight import Entry
     from .session import Session
+    from .shared import GroupCursor
 
 __all__ = ["pump", "send_gap_notice"]
 
@@ -75,7 +79,7 @@ def _send_again(session: Session) -> bool:
     return not session.resend
 
 
-def _load(session: Session, cursor: Cursor, offset: int) -> None:
+def _load(session: Session, cursor: Cursor | GroupCursor, offset: int) -> None:
     def loaded(result: RecordBatch | StorageError) -> None:
         gone = isinstance(result, StorageError) or result.base_offset > offset
         if gone and session.resend and session.resend[0][1][1] == offset:
@@ -93,10 +97,18 @@ def _send_record(session: Session, packet_id: int, entry: Entry, batch: RecordBa
     record = next((record for record in batch.records() if record[0] == offset), None)
     if record is None:
         return False
-    _, _, _, topic_name, properties, payload = record
-    if cursor.reader.addressed:
+    _, flags, stored_ms, topic_name, properties, payload = record
+    reader = cursor.reader
+    plan = reader.plan_for(session, topic_name)
+    if flags & FLAG_PUBLISHER:
+        properties = split_publisher(properties)[1]
+    left = message_expiry.remaining(properties, stored_ms, session.broker.clock.now_ms()) if properties else b""
+    if left is None:
+        return False
+    if reader.addressed:
         topic_name = addressed_name(record[0], topic_name)
-    message = Message(topic_name, payload, state, False, properties)
+    retain = plan.retain_as_published and bool(flags & FLAG_RETAIN)
+    message = Message(topic_name, payload, state, retain, plan.identifiers + left)
     # [MQTT-3.3.1-1] DUP says that it may have come before.
     session.send(message.encode(session.version, state, packet_id, dup=True), 1)
     return True
@@ -114,9 +126,8 @@ def _send_retained(session: Session) -> None:
         session.send_message(message, plan)
 
 
-def send_gap_notice(cursor: Cursor, gap: Gap) -> None:
+def send_gap_notice(session: Session, cursor: Cursor | GroupCursor, gap: Gap) -> None:
     """Tell the reader of a $replay or $log subscription which offsets are gone; an ordinary one asked for no such topic."""
-    session = cursor.reader.session
     if not cursor.reader.source:
         return
     value = {"from": gap.from_offset, "to": gap.to_offset - 1, "reason": gap.reason}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .cursor import Cursor
     from .feed import Feed
     from .session import Reader, Session, Subscription
+    from .shared import Group, GroupCursor
 
 __all__ = ["Route", "Router", "Target"]
 
@@ -39,7 +40,7 @@ class Target:
 
     __slots__ = ("cursor", "plan", "reader")
 
-    def __init__(self, reader: Reader, cursor: Cursor | None, plan: Plan) -> None:
+    def __init__(self, reader: Reader | Group, cursor: Cursor | GroupCursor | None, plan: Plan) -> None:
         self.reader = reader
         self.cursor = cursor
         self.plan = plan
@@ -127,7 +128,7 @@ class Router:
         return route
 
     def _targets(self, topic_name: bytes, feed: Feed | None) -> list[Target]:
-        by_reader: dict[Reader, list[Subscription]] = {}
+        by_reader: dict[Reader | Group, list[Subscription]] = {}
         for _, _, subscription in self._subscriptions.match(topic_name):
             by_reader.setdefault(subscription.reader, []).append(subscription)
         return [

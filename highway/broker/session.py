@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .feed import Feed
     from .inflight import Entry, Message
     from .link import Link
+    from .shared import Group
 
 __all__ = ["ORDINARY", "Reader", "Session", "Subscription"]
 
@@ -46,7 +47,7 @@ class Subscription:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: Reader | Group,
         name: bytes,
         topic_filter: bytes,
         qos: int,
@@ -55,7 +56,7 @@ class Subscription:
         retain_as_published: bool = False,
         identifier: int = 0,
     ) -> None:
-        self.reader = reader
+        self.reader = reader  # or the group of a shared subscription
         self.name = name
         self.topic_filter = topic_filter
         self.qos = qos
@@ -133,6 +134,10 @@ class Reader:
         plan = self.plans[topic_name] = Plan(topic_name, granted)
         return plan
 
+    def plan_for(self, _session: Session, topic_name: bytes) -> Plan:
+        """The plan of a topic, as a group has it for one of its sessions."""
+        return self.plans.get(topic_name) or self.make_plan(topic_name)
+
     def wants(self, topic_name: bytes, offset: int) -> bool:
         """Whether a subscription that matches had begun when `offset` was given; asked only where one began late."""
         log = self.session.broker.router.feed(topic_name)
@@ -153,6 +158,7 @@ class Session:
         "dirty",
         "expires_at_ms",
         "expiry_ms",
+        "groups",
         "inflight",
         "link",
         "max_inflight",
@@ -183,6 +189,7 @@ class Session:
         self.topic_alias_maximum = 0
         self.topic_aliases: dict[bytes, int] = {}  # of this connection
         self.readers: dict[bytes, Reader] = {ORDINARY: Reader(self, ORDINARY)}
+        self.groups: dict[bytes, tuple[Group, Subscription]] = {}  # shared subscriptions, by the name as written
         self.behind: dict[Cursor, None] = {}  # cursors in CATCHUP, in the order of their turns
         self.inflight = Inflight()
         self.resend: deque[tuple[int, Entry]] = deque()  # of an earlier connection, not sent again yet
@@ -242,9 +249,14 @@ class Session:
         return True
 
     def subscriptions(self) -> Iterator[Subscription]:
-        """Every subscription of every reader."""
+        """Every subscription of every reader; shared ones are in `groups`."""
         for reader in self.readers.values():
             yield from reader.subscriptions.values()
+
+    @property
+    def subscription_count(self) -> int:
+        """Subscriptions of every kind."""
+        return len(self.groups) + sum(len(reader.subscriptions) for reader in self.readers.values())
 
     def cursors(self) -> Iterator[Cursor]:
         """Every cursor of every reader."""

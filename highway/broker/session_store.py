@@ -4,6 +4,7 @@
     s/<client id>                            the session: expiry, next packet id, subscriptions (JSON)
     p/<client id> NUL <log> NUL <source>     position of one cursor, u64: below it everything is acknowledged or in o/
     o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source
+    g/<share name and filter> NUL <log>      position of a group of a shared subscription, as p/
     q/<client id> NUL <packet id, 2 B>       a QoS 2 message that came in and was not released
     w/<client id>                            the will of a connection: see `wills`
     r/<topic>                                the retained message: QoS u8, properties length u16, taken at ms u64, properties, payload
@@ -20,6 +21,8 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any
 
+from highway.mqtt.topics import SHARE_PREFIX
+
 from .inflight import Message
 from .session import Reader, Session, Subscription
 
@@ -31,12 +34,15 @@ if TYPE_CHECKING:
     from .broker import Broker
     from .cursor import Cursor
     from .feed import Feed
+    from .shared import Group, GroupCursor
 
 __all__ = [
     "Puts",
     "acknowledged_puts",
     "cursor_drop",
     "drop_puts",
+    "group_drop_puts",
+    "group_puts",
     "inflight_puts",
     "load_retained",
     "load_sessions",
@@ -72,7 +78,7 @@ def session_put(session: Session) -> tuple[bytes, bytes]:
                 "retain_as_published": s.retain_as_published,
                 "identifier": s.identifier,
             }
-            for s in session.subscriptions()
+            for s in (*session.subscriptions(), *(subscription for _, subscription in session.groups.values()))
         ],
     }
     return b"s/" + session.client_id.encode(), json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
@@ -86,7 +92,7 @@ def _position_key(cursor: Cursor) -> bytes:
 def position_puts(session: Session) -> Puts:
     """The positions that changed since they were stored, and notes that they are stored now."""
     puts: Puts = []
-    lowest: dict[Cursor, int] = {}
+    lowest: dict[Cursor | GroupCursor, int] = {}
     for packet_id, (cursor, where, _) in (*session.inflight, *session.resend):
         # In the order sent, so that the first of each cursor is its lowest.
         if cursor is not None and packet_id not in session.stored_ids and isinstance(where, int):
@@ -104,6 +110,26 @@ def cursor_drop(cursor: Cursor) -> tuple[bytes, None]:
     return _position_key(cursor), None
 
 
+def _group_key(group: Group, feed: Feed) -> bytes:
+    return b"g/%b\0%b" % (group.source, feed.log.name.encode())
+
+
+def group_puts(group: Group) -> Puts:
+    """The positions of a group that changed since they were stored, and notes that they are stored now."""
+    puts: Puts = []
+    for feed, cursor in group.cursors.items():
+        position = min(cursor.positions())
+        if position != cursor.stored:
+            cursor.stored = position
+            puts.append((_group_key(group, feed), _POSITION.pack(position)))
+    return puts
+
+
+def group_drop_puts(group: Group) -> Puts:
+    """The end of a group."""
+    return [(_group_key(group, feed), None) for feed in group.cursors]
+
+
 def _packet_key(prefix: bytes, client_id: str, packet_id: int) -> bytes:
     return b"%b/%b\0%b" % (prefix, client_id.encode(), packet_id.to_bytes(2, "big"))
 
@@ -119,11 +145,13 @@ def inflight_puts(session: Session) -> Puts:
     return puts
 
 
-def _entry(cursor: Cursor, offset: int, state: int) -> bytes:
+def _entry(cursor: Cursor | GroupCursor, offset: int, state: int) -> bytes:
     return _INFLIGHT.pack(state, offset) + cursor.feed.log.name.encode() + b"\0" + cursor.reader.source
 
 
-def released_put(session: Session, packet_id: int, cursor: Cursor, offset: int, state: int) -> tuple[bytes, bytes]:
+def released_put(
+    session: Session, packet_id: int, cursor: Cursor | GroupCursor, offset: int, state: int
+) -> tuple[bytes, bytes]:
     """A QoS 2 message in flight that moved on to another state."""
     session.stored_ids.add(packet_id)
     return _packet_key(b"o", session.client_id, packet_id), _entry(cursor, offset, state)
@@ -180,7 +208,8 @@ def load_sessions(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> dict[st
         if reader is not None and feed is not None:
             (position,) = _POSITION.unpack(value)
             reader.place(feed, position).stored = position
-    _load_packet_ids(meta, sessions, feeds)
+    _load_groups(broker, meta, feeds)
+    _load_packet_ids(broker, meta, sessions, feeds)
     for session in sessions.values():
         for reader in session.readers.values():
             for feed in broker.router.feeds_of(s.topic_filter for s in reader.subscriptions.values()):
@@ -197,33 +226,56 @@ def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Ses
     session.inflight.next_id = stored["next_packet_id"]
     for row in stored["subscriptions"]:
         source = row["source"].encode()
+        if source.startswith(SHARE_PREFIX):
+            group = broker.group(source, row["filter"].encode())
+            shared = _load_subscription(group, row)
+            group.join(session, shared)
+            session.groups[shared.name] = (group, shared)
+            continue
         reader = session.readers.get(source)
         if reader is None:
             reader = session.readers[source] = Reader(session, source, addressed=row["addressed"])
-        subscription = reader.add(
-            Subscription(
-                reader,
-                row["name"].encode(),
-                row["filter"].encode(),
-                row["qos"],
-                no_local=row["no_local"],
-                retain_as_published=row["retain_as_published"],
-                identifier=row["identifier"],
-            )
-        )
+        subscription = reader.add(_load_subscription(reader, row))
         subscription.since = row["since"]
         reader.changed()
     return session
 
 
-def _load_packet_ids(meta: Meta, sessions: dict[str, Session], feeds: dict[str, Feed]) -> None:
+def _load_subscription(reader: Reader | Group, row: dict[str, Any]) -> Subscription:
+    return Subscription(
+        reader,
+        row["name"].encode(),
+        row["filter"].encode(),
+        row["qos"],
+        no_local=row["no_local"],
+        retain_as_published=row["retain_as_published"],
+        identifier=row["identifier"],
+    )
+
+
+def _load_groups(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> None:
+    for key, value in meta.items(b"g/"):
+        source, log = key[2:].rsplit(b"\0", 1)
+        group, feed = broker.groups.get(source), feeds.get(log.decode())
+        if group is not None and feed is not None:
+            (position,) = _POSITION.unpack(value)
+            group.place(feed, position).stored = position
+    for group in broker.groups.values():
+        for feed in broker.router.feeds_of([group.topic_filter]):
+            if feed not in group.cursors:
+                group.place(feed, feed.log.log_start_offset)
+
+
+def _load_packet_ids(broker: Broker, meta: Meta, sessions: dict[str, Session], feeds: dict[str, Feed]) -> None:
     for key, value in meta.items(b"o/"):
         client, packet_id = key[2:-3], int.from_bytes(key[-2:], "big")
         session = sessions.get(client.decode())
         state, offset = _INFLIGHT.unpack_from(value)
         log, source = value[_INFLIGHT.size :].split(b"\0", 1)
         feed = feeds.get(log.decode())
-        reader = session.readers.get(source) if session is not None else None
+        reader: Reader | Group | None = None
+        if session is not None:
+            reader = broker.groups.get(source) if source.startswith(SHARE_PREFIX) else session.readers.get(source)
         if session is not None and reader is not None and feed is not None and feed in reader.cursors:
             session.stored_ids.add(packet_id)
             session.resend.append((packet_id, (reader.cursors[feed], offset, state)))

@@ -14,7 +14,7 @@ import json
 from typing import TYPE_CHECKING
 
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
-from highway.mqtt import MAX_PACKET_BYTES, V5, SubackPacket, UnsubackPacket
+from highway.mqtt import MAX_PACKET_BYTES, V5, ReasonCode, SubackPacket, UnsubackPacket, parse_shared
 from highway.mqtt.packets import encode_within
 from highway.storage import Durability
 
@@ -23,20 +23,20 @@ from .inflight import Message
 from .replay import Answer, find_starts, range_of
 from .replay_from import FetchRequest, RangeRequest, ReplayRequest, Special, parse_special
 from .session import ORDINARY, Reader, Session, Subscription
-from .session_store import Puts, cursor_drop, position_puts, session_put
+from .session_store import Puts, cursor_drop, group_puts, position_puts, session_put
 
 if TYPE_CHECKING:
-    from highway.mqtt import SubscribePacket, Subscription as Request, UnsubscribePacket
+    from highway.mqtt import SharedFilter, SubscribePacket, Subscription as Request, UnsubscribePacket
     from highway.storage import Record
 
     from .client import Client
     from .feed import Feed
+    from .shared import Group
 
 __all__ = ["SubscribeOperation", "unsubscribe"]
 
 REFUSED = 0x80
 QUOTA_EXCEEDED = 0x97
-SHARED_NOT_SUPPORTED = 0x9E
 
 
 class SubscribeOperation:
@@ -50,6 +50,7 @@ class SubscribeOperation:
         self._codes: list[int | None] = [None] * len(packet.subscriptions)
         self._replies: list[tuple[Message, int]] = []  # one PUBLISH for each granted $fetch or $range, and its QoS
         self._retained: list[tuple[bytes, Plan]] = []  # topic filter, and how what it selects is sent
+        self._joined: list[Group] = []
         self._complete = False
         self._reason = ""  # of the first filter that was refused
 
@@ -65,8 +66,10 @@ class SubscribeOperation:
 
     def _request(self, index: int, request: Request) -> None:
         name = request.topic_filter
-        if name.startswith(b"$share/"):
-            raise ProtocolError("shared subscriptions are not served", SHARED_NOT_SUPPORTED)
+        shared = parse_shared(name)
+        if shared is not None:
+            self._share(index, request, shared)
+            return
         special = parse_special(name, self._broker.clock.now_ms())
         if special is None:
             self._ordinary(index, request)
@@ -75,7 +78,9 @@ class SubscribeOperation:
 
     def _check_count(self, name: bytes) -> None:
         limit = self._broker.settings.max_subscriptions
-        if self._session.reader_of(name) is None and sum(1 for _ in self._session.subscriptions()) >= limit:
+        session = self._session
+        is_new = name not in session.groups and session.reader_of(name) is None
+        if is_new and session.subscription_count >= limit:
             raise ProtocolError(f"a session may have {limit} subscriptions", QUOTA_EXCEEDED)
 
     def _ordinary(self, index: int, request: Request) -> None:
@@ -103,7 +108,43 @@ class SubscribeOperation:
             self._retained.append((name, plan))
         self._codes[index] = request.qos
 
-    def _make(self, reader: Reader, request: Request, topic_filter: bytes) -> Subscription:
+    # Shared subscriptions: 3.1.1 clients may use them too.
+
+    def _share(self, index: int, request: Request, shared: SharedFilter) -> None:
+        self._check_count(request.topic_filter)
+        special = parse_special(shared.topic_filter, self._broker.clock.now_ms())
+        if special is not None and (not isinstance(special, ReplayRequest) or special.with_offset):
+            raise ProtocolError("only $replay/<from>/<filter> can be shared", ReasonCode.TOPIC_FILTER_INVALID)
+        topic_filter = shared.topic_filter if special is None else special.topic_filter
+        source = b"$share/%b/%b" % (shared.share_name, topic_filter)
+        feeds = self._broker.router.feeds_of([topic_filter])
+        if source in self._broker.groups or special is None:
+            is_new = source not in self._broker.groups
+            group = self._broker.group(source, topic_filter)
+            self._join(index, request, group, {feed: feed.visible for feed in feeds} if is_new else {})
+            return
+
+        def found(starts: Answer) -> None:
+            if isinstance(starts, ProtocolError | StorageError):
+                self._refuse(index, starts if isinstance(starts, ProtocolError) else ProtocolError(starts.detail))
+            elif self._alive():
+                is_new = source not in self._broker.groups
+                self._join(index, request, self._broker.group(source, topic_filter), starts if is_new else {})
+            self._finish_when_complete()
+
+        find_starts(special.start, topic_filter, feeds, self._broker.scheduler, found)
+
+    def _join(self, index: int, request: Request, group: Group, starts: dict[Feed, int]) -> None:
+        """Become a member of a group; one that is new begins at `starts`."""
+        for feed, offset in starts.items():
+            group.place(feed, offset)
+        subscription = self._make(group, request, group.topic_filter)
+        self._session.groups[request.topic_filter] = (group, subscription)
+        group.join(self._session, subscription)
+        self._joined.append(group)
+        self._codes[index] = request.qos
+
+    def _make(self, reader: Reader | Group, request: Request, topic_filter: bytes) -> Subscription:
         identifiers = self._packet.properties.subscription_identifiers
         return Subscription(
             reader,
@@ -231,6 +272,8 @@ class SubscribeOperation:
             self._finish(None)
             return
         puts = [session_put(self._session), *position_puts(self._session)]
+        for group in self._joined:
+            puts += group_puts(group)
         self._broker.store(puts)
         self._broker.storage.after(Durability.BALANCED, self._finish)
 
@@ -250,6 +293,8 @@ class SubscribeOperation:
         for message, qos in self._replies:
             packet_id = session.inflight.take_message(message, qos) if qos else 0
             session.send(message.encode(session.version, qos, packet_id), 1)
+        for group in self._joined:
+            group.came_online(session)
         self._broker.pump(session)
 
 
@@ -259,6 +304,10 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
     puts: Puts = []
     codes = []
     for name in packet.topic_filters:
+        if name in session.groups:
+            puts += broker.leave_group(session, name)
+            codes.append(0)
+            continue
         reader = session.reader_of(name)
         subscription = reader.remove(name) if reader is not None else None
         codes.append(0x11 if subscription is None else 0)
@@ -271,7 +320,9 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
         if not reader.subscriptions and reader.source != ORDINARY:
             del session.readers[reader.source]
     unsuback = UnsubackPacket(packet.packet_id, codes).encode(session.version)
-    if not session.persistent or not puts:
+    if not session.persistent:
+        if puts:
+            broker.store(puts)
         client.link.write(unsuback)
         return
     broker.store([session_put(session), *puts])
