@@ -80,8 +80,14 @@ class JournalFiles:
                 self._filesystem.unlink(path)
 
     def adopt(self, unused: list[Path]) -> None:
-        """Take files that were made ready in a former life and never written to."""
+        """Take files that were made ready in a former life and never written to; delete those that were half made.
+
+        A broker that is killed as soon as it starts, again and again, would else leave one behind each time.
+        """
         with self._lock:
+            for name in self._filesystem.listdir(self._directory):
+                if len(name) == 24 and name.endswith(".tmp") and name[:20].isdecimal():
+                    self._filesystem.unlink(self._directory / name)
             self._free += unused
 
     def prepare(self, sequence: int) -> None:

