@@ -69,12 +69,15 @@ class Broker:
         self.retained: RetainedStore[Message] = RetainedStore(lambda m: len(m.payload) + len(m.properties))
         self.clients: dict[str, Client] = {}  # by client id, online
         self.groups: dict[bytes, Group] = {}  # by share name and filter
+        self.parked_subscriptions = 0  # subscriptions of sessions that are away
         self._pumps: dict[Session | Group, None] = {}
         self._held: set[Client] = set()
         for message in session_store.load_retained(storage.meta):
             self.retained.set(message.topic_name, message)
         self.sessions = session_store.load_sessions(self, storage.meta, self.feeds)
         self.lifecycle = Lifecycle(self)
+        for session in self.sessions.values():
+            self.lifecycle.park(session)
         self.wills = Wills(self)
         self._timers = [
             scheduler.call_later(POSITIONS_INTERVAL_S, self._store_positions),
@@ -148,7 +151,7 @@ class Broker:
 
     def has_subscribers(self, topic_name: bytes) -> bool:
         """Whether anybody gets a message on that topic; True where sessions that are away might."""
-        return bool(self.router.route(topic_name).targets) or len(self.sessions) > len(self.clients)
+        return self.parked_subscriptions > 0 or bool(self.router.route(topic_name).targets)
 
     def _publish_unlogged(self, run: PublishRun, route: Route, publisher: Session | None) -> bool:
         """Deliver a message on a `$...` topic to whoever is there; False for one that nobody may send or no entry takes."""

@@ -91,6 +91,7 @@ class Lifecycle:
             puts = self.end_session(session)
             session = None
         if session is not None:
+            self._unpark(session)
             return session, True, puts
         session = broker.sessions[client_id] = Session(broker, client_id)
         return session, False, puts
@@ -179,16 +180,27 @@ class Lifecycle:
                     *(put for group, _ in session.groups.values() for put in session_store.group_puts(group)),
                 ]
             )
+            self.park(session)
         if will is not None:
             broker.wills.connection_lost(client.client_id, will)
         if not session.persistent and (puts := self.end_session(session)):
             broker.store(puts)  # it was the last of a group
         self._count()
 
+    def park(self, session: Session) -> None:
+        """Count the subscriptions of a session that is away: a message may be for them."""
+        session.parked_subscriptions = session.subscription_count
+        self._broker.parked_subscriptions += session.parked_subscriptions
+
+    def _unpark(self, session: Session) -> None:
+        self._broker.parked_subscriptions -= session.parked_subscriptions
+        session.parked_subscriptions = 0
+
     def end_session(self, session: Session) -> Puts:
         """Forget a session; returns what has to be stored for it. Its will, if one waits, is published."""
         broker = self._broker
         broker.sessions.pop(session.client_id, None)
+        self._unpark(session)
         broker.wills.session_ended(session.client_id)
         puts = session_store.drop_puts(session) if session.persistent else []
         return_unacknowledged(session)

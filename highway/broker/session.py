@@ -163,6 +163,7 @@ class Session:
         "link",
         "max_inflight",
         "max_packet_bytes",
+        "parked_subscriptions",
         "persistent",
         "readers",
         "received",
@@ -189,6 +190,7 @@ class Session:
         self.topic_alias_maximum = 0
         self.topic_aliases: dict[bytes, int] = {}  # of this connection
         self.readers: dict[bytes, Reader] = {ORDINARY: Reader(self, ORDINARY)}
+        self.parked_subscriptions = 0  # counted for this session while it is away
         self.groups: dict[bytes, tuple[Group, Subscription]] = {}  # shared subscriptions, by the name as written
         self.behind: dict[Cursor, None] = {}  # cursors in CATCHUP, in the order of their turns
         self.inflight = Inflight()

@@ -95,12 +95,7 @@ class ConnectPacket:
         packet.client_id = _read_client_id(reader, version, clean_start=packet.clean_start)
         if bits & _WILL_FLAG:
             packet.will = _read_will(reader, version, bits)
-        # 3.1 lets a client set the flags and leave the fields out; from 3.1.1 on they must be there
-        # (3.1.1 [MQTT-3.1.2-19], [MQTT-3.1.2-21]; 5.0 [MQTT-3.1.2-17], [MQTT-3.1.2-19]).
-        if bits & _USERNAME and not (version == V31 and reader.at_end()):
-            packet.username = _read_username(reader)
-        if bits & _PASSWORD and not (version == V31 and reader.at_end()):
-            packet.password = reader.binary()
+        packet.username, packet.password = _read_credentials(reader, version, bits)
         # Without the flag there is no field: 3.1.1 [MQTT-3.1.2-18], [MQTT-3.1.2-20]; 5.0 [MQTT-3.1.2-16],
         # [MQTT-3.1.2-18]. It would be left over here.
         reader.expect_end()
@@ -202,13 +197,20 @@ def _read_client_id(reader: Reader, version: int, *, clean_start: bool) -> str:
     return client_id
 
 
-def _read_username(reader: Reader) -> str:
-    """The user name. Who sends a broken one is shown nothing but the door: credentials are not a place for hints."""
+def _read_credentials(reader: Reader, version: int, bits: int) -> tuple[str | None, bytes | None]:
+    """User name and password. Who sends broken ones is shown nothing but the door: they are no place for hints."""
+    username = password = None
     try:
-        return reader.name().decode()  # 3.1.1 [MQTT-3.1.3-11], 5.0 [MQTT-3.1.3-12]
+        # 3.1 lets a client set the flags and leave the fields out; from 3.1.1 on they must be there
+        # (3.1.1 [MQTT-3.1.2-19], [MQTT-3.1.2-21]; 5.0 [MQTT-3.1.2-17], [MQTT-3.1.2-19]).
+        if bits & _USERNAME and not (version == V31 and reader.at_end()):
+            username = reader.name().decode()  # 3.1.1 [MQTT-3.1.3-11], 5.0 [MQTT-3.1.3-12]
+        if bits & _PASSWORD and not (version == V31 and reader.at_end()):
+            password = reader.binary()
     except MqttError as error:
         error.is_answered = False
         raise
+    return username, password
 
 
 def _read_will(reader: Reader, version: int, bits: int) -> Will:
