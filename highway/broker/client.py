@@ -58,11 +58,11 @@ class Client:
     __slots__ = (
         "_acks",
         "_acks_mode",
-        "_connack_sent",
         "_deferred",
         "_waiting",
         "broker",
         "client_id",
+        "connack_sent",
         "keep_alive",
         "link",
         "session",
@@ -76,12 +76,12 @@ class Client:
         self.session: Session | None = None
         self.version = 0  # of the protocol, once CONNECT said it
         self.client_id = ""
+        self.connack_sent = False  # with success; until then MQTT 5 knows no DISCONNECT for this client
         self.keep_alive = 0  # seconds; 0: the client promised nothing
         self.will: Will | None = None
         self._acks: list[bytes] = []  # of the chunk at hand
         self._acks_mode = Durability.FAST  # the point at which the acknowledgements being gathered are due
         self._waiting = 0  # acknowledgements handed to the storage engine and not sent yet
-        self._connack_sent = False
         self._deferred: list[Event] | None = None  # what came after a CONNECT that waits for the journal
 
     def handle(self, events: Sequence[Event]) -> None:
@@ -135,7 +135,7 @@ class Client:
                 return
             self.link.established(self.keep_alive)
             self.link.write(data)
-            self._connack_sent = True
+            self.connack_sent = True
             self.broker.lifecycle.online(session)
 
     # Publishing.
@@ -339,7 +339,7 @@ class Client:
 
     def end(self, reason_code: int) -> None:
         """Close the connection from our side; MQTT 5 is told why. 5.0 [MQTT-3.14.0-1]"""
-        if self.version == V5 and self._connack_sent:
+        if self.version == V5 and self.connack_sent:
             self.link.write(DisconnectPacket(reason_code).encode(V5))
         self.link.close()
         self.lost()

@@ -223,6 +223,9 @@ def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Ses
     session.persistent = True
     session.expiry_ms = stored["expiry_ms"]
     session.expires_at_ms = stored["expires_at_ms"]
+    if session.expires_at_ms is None and session.expiry_ms is not None:
+        # It was online when the broker died, which is when its connection ended.
+        session.expires_at_ms = broker.clock.now_ms() + session.expiry_ms
     session.inflight.next_id = stored["next_packet_id"]
     for row in stored["subscriptions"]:
         source = row["source"].encode()

@@ -196,6 +196,6 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         logger.warning("client %r at %s: closed: %s", self._client.client_id, self.peer, error.detail)
-        self.write(self._protocol.error_reply(connack_sent=self._client.session is not None))
+        self.write(self._protocol.error_reply(connack_sent=self._client.connack_sent))
         self.close()
         self._client.violated()

@@ -103,8 +103,9 @@ class Door:
         if self._task is not None:
             self._task.cancel()
         for opened in self._sockets:
-            self._connections.loop.remove_reader(opened)
-            opened.close()
+            if opened.fileno() >= 0:  # a server has closed its own
+                self._connections.loop.remove_reader(opened)
+                opened.close()
 
     def _make(self, accepted_at: float | None = None) -> Connection | WebSocketTransport:
         connection = Connection(self._connections, accepted_at)

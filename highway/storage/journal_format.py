@@ -45,6 +45,7 @@ __all__ = [
     "PutEntry",
     "RecordsEntry",
     "ReserveEntry",
+    "damaged_header_copy",
     "decode_entries",
     "encode_file_header",
     "encode_frame_header",
@@ -196,6 +197,15 @@ def parse_file_header(data: bytes, path: str) -> FileHeader:
             raise CorruptionError(path, position, f"expected format {_FILE_FORMAT}, got {file_format}, flags {flags}")
         return FileHeader(sequence, salt, created_ms)
     raise CorruptionError(path, 0, "both copies of the journal file's header are damaged")
+
+
+def damaged_header_copy(data: bytes) -> int:
+    """Return the position of a copy of the file header that is damaged, -1 if neither is: one is enough to read on."""
+    for position in (0, _COPY_BYTES):
+        copy = data[position : position + _COPY_BYTES]
+        if crc32c(copy[:-4]) != int.from_bytes(copy[-4:], "big"):
+            return position
+    return -1
 
 
 def encode_frame_header(body: bytes, sequence: int, first_entry: int, durable_frame: int, salt: int) -> bytes:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from highway.storage.filesystem import FileSystem
     from highway.storage.log_recovery import RecoveredLog
 
-__all__ = ["RESERVATION_BOUND", "LostFrames", "account_for"]
+__all__ = ["RESERVATION_BOUND", "LostFrames", "account_for", "read_lost"]
 
 RESERVATION_BOUND = 1 << 24  # more offsets than any reservation holds
 
@@ -44,18 +44,15 @@ class LostFrames(NamedTuple):
     next_entry: int  # first entry of the valid frame behind them, 0 without one
 
 
-def account_for(
-    filesystem: FileSystem, lost: LostFrames, logs: Mapping[int, RecoveredLog], unreserved: Collection[str]
-) -> None:
+def account_for(lost: LostFrames, data: bytes, logs: Mapping[int, RecoveredLog], unreserved: Collection[str]) -> None:
     """Move the logs' next offsets behind everything that the frames may have held; call it after the replay.
 
-    `unreserved` are the names of logs that never reserve offsets.
+    `data` is what stands there, `unreserved` the names of logs that never reserve offsets.
     """
-    data = _read(filesystem, lost)
     entries = _entries(lost, data)
     if entries is not None and _explain(entries, logs):
         return
-    room = len(data.rstrip(b"\0")) // RECORD_HEAD_BYTES + 1
+    room = len(data) // RECORD_HEAD_BYTES + 1
     for log in logs.values():
         state = log.state
         if not lost.next_entry or log.last_entry < lost.next_entry:
@@ -64,14 +61,18 @@ def account_for(
             state.ceiling = max(state.ceiling, state.next_offset, log.end) + RESERVATION_BOUND
 
 
-def _read(filesystem: FileSystem, lost: LostFrames) -> bytes:
+def read_lost(filesystem: FileSystem, lost: LostFrames) -> bytes:
+    """Return what stands where the frames stood; without a valid frame behind them, up to where the zeros begin."""
     try:
         fd = filesystem.open(lost.path)
     except FileNotFoundError:
         return b""
     try:
-        length = lost.length if lost.length >= 0 else max(filesystem.size(fd) - lost.offset, 0)
-        return filesystem.pread(fd, length, lost.offset)
+        if lost.length >= 0:
+            return filesystem.pread(fd, lost.length, lost.offset)
+        data = filesystem.pread(fd, max(filesystem.size(fd) - lost.offset, 0), lost.offset)
+        length = FRAME_HEADER_BYTES + int.from_bytes(data[4:8], "big")  # perhaps: the header may be what is damaged
+        return data[: max(length, len(data.rstrip(b"\0")))]
     finally:
         filesystem.close(fd)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from highway.storage.meta import read_file
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -30,6 +32,8 @@ class Quarantine:
         """Keep a copy of bytes that are about to be cut from `path`; the same bytes are kept once."""
         target = self._directory / f"{path.parent.name}-{path.name}-{position}"
         if self._filesystem.exists(target):
+            if read_file(self._filesystem, target) == data:
+                return
             target = target.with_name(f"{target.name}-{len(self._filesystem.listdir(self._directory))}")
         if not data or self._used() + len(data) > _MAX_BYTES:
             _logger.warning("%s: %d B cut at byte %d aren't kept: the quarantine is full", path, len(data), position)

@@ -33,7 +33,7 @@ from highway.storage.journal_format import (
     make_position,
     split_position,
 )
-from highway.storage.journal_loss import RESERVATION_BOUND, account_for
+from highway.storage.journal_loss import RESERVATION_BOUND, account_for, read_lost
 from highway.storage.journal_reader import JournalScan, TornTail, read_entries, scan_journal
 from highway.storage.log_recovery import RecoveredLog, rebuild_state, recover_segments
 from highway.storage.meta import Meta, list_snapshots, load_snapshot
@@ -291,7 +291,9 @@ class _Recovery:
         result, report, scan = self.result, self.result.report, self._scan
         unreserved = {name for name, settings in self._configured.items() if settings.durability == Durability.SAFE}
         for lost in scan.lost:
-            account_for(self._filesystem, lost, result.logs, unreserved)
+            data = read_lost(self._filesystem, lost)
+            self._quarantine.keep(lost.path, lost.offset, data)  # the file is going to be recycled
+            account_for(lost, data, result.logs, unreserved)
         for log in result.logs.values():
             if self._rebuild:
                 log.state.next_offset = max(log.state.next_offset, log.end)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from highway.errors import CorruptionError
 from highway.storage.findings import Finding, LostOffsets
 from highway.storage.gaps import CORRUPTION
+from highway.storage.journal_format import FILE_HEADER_BYTES, damaged_header_copy, make_position
 from highway.storage.journal_reader import scan_journal
 from highway.storage.layout import parse_format
 from highway.storage.meta import parse_snapshot, read_file
@@ -120,18 +121,14 @@ def _journal(view: DirectoryView, filesystem: FileSystem) -> list[Finding]:
 
 
 def _whole_journal(view: DirectoryView, filesystem: FileSystem) -> Iterator[Finding]:
-    """Yield what is wrong from where the older checkpoint would read: nothing of it is needed while there is a newer."""
-    if not view.checkpoints:
-        return
-    newest, oldest = view.checkpoints[0], view.checkpoints[-1]
-    scan = scan_journal(
-        filesystem,
-        view.layout.journal,
-        oldest.journal_position,
-        oldest.journal_frame,
-        oldest.next_entry,
-        newest.durable_frame,
-    )
+    """Yield what is wrong anywhere in the journal: before the newest checkpoint's position nothing is needed any more."""
+    durable_frame = max((checkpoint.durable_frame for checkpoint in view.checkpoints), default=0)
+    scan = scan_journal(filesystem, view.layout.journal, make_position(0, FILE_HEADER_BYTES), -1, 1, durable_frame)
+    for _, path in scan.files:
+        position = damaged_header_copy(_head(filesystem, path))
+        if position >= 0:
+            reason = "one of the two copies of the file's header is damaged; the other counts"
+            yield Finding("journal", path, position, position + FILE_HEADER_BYTES // 2, reason)
     for error in scan.damaged:
         reason = f"{error.reason}; the newest checkpoint needs nothing of it"
         yield Finding("journal", Path(error.path), error.position, None, reason)
@@ -140,3 +137,11 @@ def _whole_journal(view: DirectoryView, filesystem: FileSystem) -> Iterator[Find
         reason = "torn, or being written; nothing of it was ever known to be durable"
         remedy = "it is cut, with the bytes in quarantine/"
         yield Finding("torn", scan.torn.path, scan.torn.offset, end, reason, damaged=False, remedy=remedy)
+
+
+def _head(filesystem: FileSystem, path: Path) -> bytes:
+    fd = filesystem.open(path)
+    try:
+        return filesystem.pread(fd, FILE_HEADER_BYTES, 0)
+    finally:
+        filesystem.close(fd)

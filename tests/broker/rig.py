@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from highway.broker import Broker, BrokerSettings, TopicEntry
 from highway.broker.client import Client
+from highway.broker.lifecycle import TOPIC_ALIAS_MAXIMUM
 from highway.clock import ManualClock
 from highway.mqtt import ServerProtocol
 from highway.storage import Durability, LogSettings, Storage, StorageSettings
-from tests.harness import packets
+from tests.harness import packets, packets5
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,13 +100,23 @@ class Peer:
     def __init__(self, rig: Rig, client_id: str, *, clean: bool, connect: bytes | None = None) -> None:
         self.rig = rig
         self.link = FakeLink()
-        self.protocol = ServerProtocol(versions=(3, 4))
+        self.protocol = ServerProtocol(
+            max_packet_bytes=rig.settings.max_packet_bytes, topic_alias_maximum=TOPIC_ALIAS_MAXIMUM
+        )
         self.client = Client(rig.broker, self.link)
         self.send(connect or packets.connect(client_id, clean=clean))
 
-    def send(self, data: bytes) -> Peer:
-        """Hand bytes to the broker and let it do all that it can do now."""
+    def feed(self, data: bytes) -> None:
+        """Hand bytes to the broker as a connection does; what has to wait for the disk waits."""
         self.client.handle(self.protocol.receive_data(data))
+        if self.protocol.error is not None and not self.link.closed:
+            self.link.write(self.protocol.error_reply(connack_sent=self.client.connack_sent))
+            self.link.close()
+            self.client.violated()
+
+    def send(self, data: bytes) -> Self:
+        """Hand bytes to the broker and let it do all that it can do now."""
+        self.feed(data)
         self.rig.settle()
         return self
 
@@ -123,6 +134,69 @@ class Peer:
         """Lose the connection without a DISCONNECT."""
         self.client.lost()
         self.rig.settle()
+
+
+class Peer5(Peer):
+    """A client that speaks MQTT 5; `connack` is what its CONNECT was answered with, None where it was not."""
+
+    def __init__(self, rig: Rig, connect: bytes) -> None:
+        super().__init__(rig, "", clean=True, connect=connect)
+        answers = self.take()
+        self.connack = packets5.parse_connack(*answers[0]) if answers else None
+        self._early = answers[1:]  # what came right behind it
+
+    def take(self) -> list[tuple[int, bytes]]:
+        early, self._early = getattr(self, "_early", []), []
+        return early + super().take()
+
+    def messages(self) -> list[packets5.Message]:
+        return [packets5.parse_publish(first, body) for first, body in self.take() if first >> 4 == 3]
+
+    def message(self) -> packets5.Message:
+        """The one PUBLISH that came."""
+        (message,) = self.messages()
+        return message
+
+    def acks(self) -> list[packets5.Ack]:
+        """The acknowledgements among `take`."""
+        return [packets5.parse_ack(first, body) for first, body in self.take() if 4 <= first >> 4 <= 7]
+
+    def subscribe(self, *filters: tuple[str, int], **properties: Any) -> list[int]:
+        """SUBSCRIBE; returns the codes of the SUBACK and keeps what else comes."""
+        return self._request(0x90, packets5.subscribe(1, *filters, **properties))
+
+    def unsubscribe(self, *filters: str) -> list[int]:
+        """UNSUBSCRIBE; returns the codes of the UNSUBACK and keeps what else comes."""
+        return self._request(0xB0, packets5.unsubscribe(1, *filters))
+
+    def _request(self, answer: int, request: bytes) -> list[int]:
+        self.send(request)
+        found = self.take()
+        (body,) = [body for first, body in found if first == answer]
+        self._early = [(first, body) for first, body in found if first != answer]
+        packet_id, codes, _ = packets5.parse_suback(answer, body)
+        assert packet_id == 1
+        return codes
+
+    def drain(self) -> list[packets5.Message]:
+        """Take and acknowledge until nothing comes any more."""
+        got: list[packets5.Message] = []
+        while batch := self.take():
+            for first, body in batch:
+                if first >> 4 == 3:
+                    message = packets5.parse_publish(first, body)
+                    got.append(message)
+                    if message.qos:
+                        self.send(packets5.ack(0x40 if message.qos == 1 else 0x50, message.packet_id))
+                elif first == 0x62:
+                    self.send(packets5.ack(0x70, int.from_bytes(body[:2], "big")))
+        return got
+
+    def disconnected_with(self) -> int:
+        """The reason code of the DISCONNECT that ended the connection, the last thing that came."""
+        assert self.link.closed, "still open"
+        first, body = self.take()[-1]
+        return packets5.parse_disconnect(first, body)[0]
 
 
 class Rig:
@@ -164,6 +238,17 @@ class Rig:
 
     def connect(self, client_id: str, *, clean: bool = True) -> Peer:
         return Peer(self, client_id, clean=clean)
+
+    def connect5(self, client_id: str, **settings: Any) -> Peer5:
+        """A client of MQTT 5; `settings` are those of `packets5.connect`."""
+        return Peer5(self, packets5.connect(client_id, **settings))
+
+    def kill(self) -> None:
+        """The process dies and is started again: nothing is parked, nothing closed but what the kernel closes."""
+        self.storage._filesystem.close(self.storage._lock)
+        self.scheduler.soon.clear()
+        self.scheduler.timers.clear()
+        self.start()
 
     def restart(self) -> None:
         """Stop cleanly and start again on the same directory."""

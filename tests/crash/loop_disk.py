@@ -25,7 +25,7 @@ import pytest
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["LoopDisk", "loop_disk_missing"]
+__all__ = ["LoopDisk", "loop_disk_missing", "wait_stopped"]
 
 _SHUTDOWN = 0x8004587D  # FS_IOC_SHUTDOWN
 _NO_LOG_FLUSH = 2

@@ -57,6 +57,8 @@ def main(control: socket.socket) -> None:
             os.close(stderr)
             code = 1
             try:
+                if request["stopped"]:
+                    os.kill(os.getpid(), signal.SIGSTOP)
                 code = run(request["start"])
             except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as a second nursery
                 traceback.print_exc()
@@ -82,10 +84,10 @@ class Nursery:
                 pass_fds=[other.fileno()],
             )
 
-    def start(self, arguments: list[str]) -> _Forked:
-        """A broker that runs `highway <arguments>`."""
+    def start(self, arguments: list[str], *, stopped: bool = False) -> _Forked:
+        """A broker that runs `highway <arguments>`; a stopped one does so once it gets SIGCONT."""
         reader, writer = os.pipe()
-        request = json.dumps({"start": arguments}).encode()
+        request = json.dumps({"start": arguments, "stopped": stopped}).encode()
         with self._lock:
             socket.send_fds(self._control, [request], [writer])
             os.close(writer)
@@ -159,12 +161,12 @@ class CrashBroker(BrokerProcess):
         self.longest_start = 0.0  # seconds from the start of a process to `highway: ready`
         self.write_config(settings)
 
-    def spawn(self) -> None:
+    def spawn(self, *, stopped: bool = False) -> None:
         if self.nursery is None:
             super().spawn()
             return
         assert self.process is None, "already running"
-        self.process = self.nursery.start(["serve", "-c", str(self.config)])  # type: ignore[assignment]
+        self.process = self.nursery.start(["serve", "-c", str(self.config)], stopped=stopped)  # type: ignore[assignment]
         self._reader = threading.Thread(target=self._read_stderr, args=(self.process,), daemon=True)
         self._reader.start()
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pytest
 
 from highway.server.daemon import EXIT_DISK_FAILED
 from tests.crash.campaign import FLUSH_SECONDS, SLACK_SECONDS, Campaign
-from tests.harness.broker_process import wait_until
+from tests.crash.strace import attach, needs_strace
 
 if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+    import pytest
+
     from tests.harness.publisher import Publisher
 
 LAST = 20
@@ -23,6 +23,9 @@ END_SECONDS = 20.0
 
 ONLY_THE_JOURNAL_SYNCS = {"checkpoint_interval": "1h", "reaper_interval": "1h", "checkpoint_bytes": "1GiB"}
 PUBACK_WRITTEN = re.compile(r'\bwrite\(\d+, "@\\2')
+
+
+pytestmark = needs_strace
 
 
 class FailingSyncCampaign(Campaign):
@@ -41,15 +44,11 @@ class FailingSyncCampaign(Campaign):
     def before_traffic(self) -> None:
         self.nth += 1
         assert self.broker.process is not None
-        pid = self.broker.process.pid
-        self._strace = subprocess.Popen(
-            [
-                *("strace", "-f", "-qq", "-o", str(self.trace), "-e", "trace=fdatasync,write"),
-                *("-e", f"inject=fdatasync:error=EIO:when={self.nth}", "-p", str(pid)),
-            ],
-            stderr=subprocess.DEVNULL,
+        self._strace = attach(
+            self.broker.process.pid,
+            *("-e", "trace=fdatasync,write", "-e", f"inject=fdatasync:error=EIO:when={self.nth}"),
+            output=self.trace,
         )
-        wait_until(lambda: all_traced(pid), what="strace on every thread")
 
     def until_crash(self, publishers: list[Publisher]) -> None:
         del publishers  # they go on until the broker ends
@@ -66,24 +65,12 @@ class FailingSyncCampaign(Campaign):
         """The start isn't what this campaign is about."""
 
 
-def all_traced(pid: int) -> bool:
-    statuses = [task / "status" for task in Path(f"/proc/{pid}/task").iterdir()]
-    return all("TracerPid:\t0" not in status.read_text(encoding="utf-8") for status in statuses)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
-    return tmp_path
-
-
-def test_no_ack_follows_a_failed_sync(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_ack_follows_a_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The n-th sync of the journal fails, for n = 1 to 20.
 
     One publisher waits for each ack, so that no ack of an earlier sync can be on its way when one fails.
     """
-    with contextlib.closing(FailingSyncCampaign(directory, storage=ONLY_THE_JOURNAL_SYNCS)) as campaign:
+    with contextlib.closing(FailingSyncCampaign(tmp_path, storage=ONLY_THE_JOURNAL_SYNCS)) as campaign:
         monkeypatch.setattr(campaign, "publishers", lambda: [campaign.publisher("safe/a", window=1)])
         campaign.run(LAST)
         assert campaign.pubacks_after == [0] * LAST
@@ -91,8 +78,8 @@ def test_no_ack_follows_a_failed_sync(directory: Path, monkeypatch: pytest.Monke
         assert campaign.accounts["safe"].figures.acked > LAST
 
 
-def test_a_checkpoint_that_fails_loses_nothing_either(directory: Path) -> None:
+def test_a_checkpoint_that_fails_loses_nothing_either(tmp_path: Path) -> None:
     """The n-th sync of a pool thread fails as well: of a segment, a new journal file, a checkpoint."""
-    with contextlib.closing(FailingSyncCampaign(directory, storage={"checkpoint_interval": "100ms"})) as campaign:
+    with contextlib.closing(FailingSyncCampaign(tmp_path, storage={"checkpoint_interval": "100ms"})) as campaign:
         campaign.run(8)
         assert not campaign.faults, campaign.faults

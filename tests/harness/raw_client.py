@@ -44,14 +44,16 @@ def close_all() -> None:
 class RawClient:
     """One connection. Messages that come while something else is awaited are kept and acknowledged in turn."""
 
-    def __init__(self, port: int, *, timeout: float = 10.0, receive_buffer: int | None = None) -> None:
+    def __init__(
+        self, port: int, *, host: str = "127.0.0.1", timeout: float = 10.0, receive_buffer: int | None = None
+    ) -> None:
         self.timeout = timeout
-        self.socket = socket.socket()
+        self.socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         _opened.append(self)
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(timeout)
-        self.socket.connect(("127.0.0.1", port))
+        self.socket.connect((host, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._splitter = packets.PacketSplitter()
         self._packets: list[tuple[int, bytes]] = []
