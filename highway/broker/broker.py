@@ -69,7 +69,6 @@ class Broker:
         self.retained: RetainedStore[Message] = RetainedStore(lambda m: len(m.payload) + len(m.properties))
         self.clients: dict[str, Client] = {}  # by client id, online
         self.groups: dict[bytes, Group] = {}  # by share name and filter
-        self.parked_subscriptions = 0  # subscriptions of sessions that are away
         self._pumps: dict[Session | Group, None] = {}
         self._held: set[Client] = set()
         for message in session_store.load_retained(storage.meta):
@@ -150,8 +149,8 @@ class Broker:
         return Durability.FAST if feed is None else feed.log.settings.durability
 
     def has_subscribers(self, topic_name: bytes) -> bool:
-        """Whether anybody gets a message on that topic; True where sessions that are away might."""
-        return self.parked_subscriptions > 0 or bool(self.router.route(topic_name).targets)
+        """Whether anybody subscribes to that topic, online or away."""
+        return self.router.route(topic_name).has_subscribers
 
     def _publish_unlogged(self, run: PublishRun, route: Route, publisher: Session | None) -> bool:
         """Deliver a message on a `$...` topic to whoever is there; False for one that nobody may send or no entry takes."""

@@ -188,13 +188,13 @@ class Lifecycle:
         self._count()
 
     def park(self, session: Session) -> None:
-        """Count the subscriptions of a session that is away: a message may be for them."""
-        session.parked_subscriptions = session.subscription_count
-        self._broker.parked_subscriptions += session.parked_subscriptions
+        """Note what a session that is away subscribes to."""
+        session.parked = session.topic_filters()
+        self._broker.router.park(session.parked)
 
     def _unpark(self, session: Session) -> None:
-        self._broker.parked_subscriptions -= session.parked_subscriptions
-        session.parked_subscriptions = 0
+        self._broker.router.unpark(session.parked)
+        session.parked = ()
 
     def end_session(self, session: Session) -> Puts:
         """Forget a session; returns what has to be stored for it. Its will, if one waits, is published."""

@@ -49,9 +49,19 @@ class Target:
 class Route:
     """What is known of one topic name. `feed` is None where the messages of the topic are not logged."""
 
-    __slots__ = ("_delta_ms", "_flags", "_publish_heads", "_record_heads", "feed", "targets", "topic_name")
+    __slots__ = (
+        "_delta_ms",
+        "_flags",
+        "_publish_heads",
+        "_record_heads",
+        "feed",
+        "has_subscribers",
+        "targets",
+        "topic_name",
+    )
 
-    def __init__(self, topic_name: bytes, feed: Feed | None, targets: list[Target]) -> None:
+    def __init__(self, topic_name: bytes, feed: Feed | None, targets: list[Target], *, has_subscribers: bool) -> None:
+        self.has_subscribers = has_subscribers  # online or away
         self.topic_name = topic_name
         self.feed = feed
         self.targets = targets
@@ -88,12 +98,14 @@ class Route:
 class Router:
     """Topic name to `Route`; knows the configured entries and the subscriptions of every online session."""
 
-    __slots__ = ("_entries", "_routes", "_subscriptions")
+    __slots__ = ("_entries", "_parked", "_parked_counts", "_routes", "_subscriptions")
 
     def __init__(self, entries: Sequence[tuple[bytes, Feed]]) -> None:
         self._entries = list(entries)
         self._routes: dict[bytes, Route] = {}
         self._subscriptions: FilterTrie[Subscription] = FilterTrie()
+        self._parked: FilterTrie[None] = FilterTrie()  # filters of sessions that are away, once each
+        self._parked_counts: dict[bytes, int] = {}
 
     def route(self, topic_name: bytes) -> Route:
         """The route of a valid topic name."""
@@ -123,7 +135,8 @@ class Router:
         if len(self._routes) >= MAX_ROUTES:
             self._routes.clear()
         feed = self.feed(topic_name)
-        route = Route(topic_name, feed, self._targets(topic_name, feed))
+        targets = self._targets(topic_name, feed)
+        route = Route(topic_name, feed, targets, has_subscribers=bool(targets or self._parked.match(topic_name)))
         self._routes[topic_name] = route
         return route
 
@@ -135,6 +148,24 @@ class Router:
             Target(reader, None if feed is None else reader.cursor(feed), Plan(topic_name, subscriptions))
             for reader, subscriptions in by_reader.items()
         ]
+
+    def park(self, topic_filters: Iterable[bytes]) -> None:
+        """Note the filters of a session that is away: a message may be for it, though nothing delivers it now."""
+        for topic_filter in topic_filters:
+            count = self._parked_counts.get(topic_filter, 0)
+            self._parked_counts[topic_filter] = count + 1
+            if not count:
+                self._parked.add(topic_filter, None, None)
+                self._forget(topic_filter)
+
+    def unpark(self, topic_filters: Iterable[bytes]) -> None:
+        """Undo `park`."""
+        for topic_filter in topic_filters:
+            self._parked_counts[topic_filter] -= 1
+            if not self._parked_counts[topic_filter]:
+                del self._parked_counts[topic_filter]
+                self._parked.remove(topic_filter, None)
+                self._forget(topic_filter)
 
     def add(self, subscription: Subscription) -> None:
         """Let messages reach a subscription of an online session."""

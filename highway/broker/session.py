@@ -23,7 +23,7 @@ from .delivery import Plan
 from .inflight import Inflight
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from .broker import Broker
     from .feed import Feed
@@ -163,7 +163,7 @@ class Session:
         "link",
         "max_inflight",
         "max_packet_bytes",
-        "parked_subscriptions",
+        "parked",
         "persistent",
         "readers",
         "received",
@@ -190,7 +190,7 @@ class Session:
         self.topic_alias_maximum = 0
         self.topic_aliases: dict[bytes, int] = {}  # of this connection
         self.readers: dict[bytes, Reader] = {ORDINARY: Reader(self, ORDINARY)}
-        self.parked_subscriptions = 0  # counted for this session while it is away
+        self.parked: Sequence[bytes] = ()  # topic filters that the router knows while the session is away
         self.groups: dict[bytes, tuple[Group, Subscription]] = {}  # shared subscriptions, by the name as written
         self.behind: dict[Cursor, None] = {}  # cursors in CATCHUP, in the order of their turns
         self.inflight = Inflight()
@@ -254,6 +254,10 @@ class Session:
         """Every subscription of every reader; shared ones are in `groups`."""
         for reader in self.readers.values():
             yield from reader.subscriptions.values()
+
+    def topic_filters(self) -> list[bytes]:
+        """What the session subscribes to, shared subscriptions included."""
+        return [s.topic_filter for s in (*self.subscriptions(), *(shared for _, shared in self.groups.values()))]
 
     @property
     def subscription_count(self) -> int:
