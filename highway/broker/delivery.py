@@ -96,7 +96,8 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
         cursor.fall_back(run.base_offset)
         return
     # The packet ids of QoS 2 are journaled before they are used, and sizes are looked at one by one: see Cursor.
-    if (qos > 1 and session.persistent) or (session.max_packet_bytes and run.may_exceed(session.max_packet_bytes)):
+    limit = session.max_packet_bytes
+    if (qos > 1 and session.persistent) or (limit and run.may_exceed(limit - len(plan.identifiers))):
         cursor.fall_back(run.base_offset)
         return
     first_byte = PUBLISH | qos << 1 | (run.retain and plan.retain_as_published)

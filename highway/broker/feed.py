@@ -56,7 +56,7 @@ class LiveRun:
         self.wires: dict[tuple[int, bool], bytes] = {}
 
     def may_exceed(self, packet_bytes: int) -> bool:
-        """Whether a packet of this run may be larger than a client takes."""
+        """Whether a packet of this run may be larger than that, subscription identifiers aside."""
         overhead = 64 + len(self.topic_name) + len(self.properties)
         return max(map(len, self.payloads)) + overhead > packet_bytes
 

@@ -62,10 +62,11 @@ Entry = tuple["Cursor | GroupCursor | None", "int | Message", int]
 class Inflight:
     """Packet ids in use, and the ids that come next. `len()` counts against the receive maximum."""
 
-    __slots__ = ("_entries", "_next")
+    __slots__ = ("_entries", "_next", "_reserved")
 
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
+        self._reserved: set[int] = set()  # of messages that wait to be sent again
         self._next = 1
 
     def __len__(self) -> int:
@@ -81,10 +82,15 @@ class Inflight:
         """The next `count` packet ids that are not in use; fewer where fewer are free. None is taken yet."""
         first = self._next
         last = first + count
-        entries = self._entries
-        if last <= MAX_PACKET_ID + 1 and (not entries or entries.keys().isdisjoint(range(first, last))):
+        entries, reserved = self._entries, self._reserved
+        if (
+            last <= MAX_PACKET_ID + 1
+            and not reserved
+            and (not entries or entries.keys().isdisjoint(range(first, last)))
+        ):
             return range(first, last)
-        # [MQTT-2.2.1-3] An id is new only while it isn't in use: those around the wrap are looked at one by one.
+        # An id is new only while it isn't in use, and never 0: those around the wrap are looked at one by one. 3.1.1
+        # [MQTT-2.3.1-4], [MQTT-4.3.2-1], [MQTT-4.3.3-1]; 5.0 [MQTT-2.2.1-4], [MQTT-4.3.2-1], [MQTT-4.3.3-1].
         found: list[int] = []
         candidate = first
         for _ in range(MAX_PACKET_ID):
@@ -92,7 +98,7 @@ class Inflight:
                 break
             if candidate > MAX_PACKET_ID:
                 candidate = 1
-            if candidate not in entries:
+            if candidate not in entries and candidate not in reserved:
                 found.append(candidate)
             candidate += 1
         return found
@@ -117,7 +123,16 @@ class Inflight:
 
     def restore(self, packet_id: int, entry: Entry) -> None:
         """Put back an entry of an earlier connection, as it is sent again."""
+        self._reserved.discard(packet_id)
         self._entries[packet_id] = entry
+
+    def reserve(self, packet_id: int) -> None:
+        """Keep the id of a message that waits to be sent again."""
+        self._reserved.add(packet_id)
+
+    def release(self, packet_id: int) -> None:
+        """The message that waited to be sent again never will be."""
+        self._reserved.discard(packet_id)
 
     def acknowledged(self, packet_ids: Iterable[int]) -> bool:
         """Forget QoS 1 messages; ids that are not known are none of our business. False: one was a QoS 2 message's."""
@@ -146,8 +161,9 @@ class Inflight:
         return self._entries.pop(packet_id, None)
 
     def drain(self) -> list[tuple[int, Entry]]:
-        """Empty it, as the connection is gone; the entries in the order they were sent."""
+        """Empty it, as the connection is gone; the entries in the order they were sent. Their ids stay reserved."""
         entries = list(self._entries.items())
+        self._reserved.update(self._entries)
         self._entries.clear()
         return entries
 

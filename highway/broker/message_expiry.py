@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from highway.mqtt import PacketType, PropertyId, find_property
 
-__all__ = ["EXPIRED", "remaining"]
+__all__ = ["EXPIRED", "remaining", "remaining_after_send"]
 
 # What `remaining` returns for a message whose time is over.
 EXPIRED = None
@@ -36,11 +36,19 @@ def remaining(block: bytes, stored_ms: int, now_ms: int) -> bytes | None:
 
     `stored_ms` is when the broker took the message. A wall clock that stepped back never shortens a life.
     """
+    seconds, left = _count_down(block, stored_ms, now_ms)
+    return EXPIRED if seconds <= 0 else left
+
+
+def remaining_after_send(block: bytes, stored_ms: int, now_ms: int) -> bytes:
+    """The same for a message that was sent before and does not expire any more: 0 s at the least. 5.0 [MQTT-4.3.3-7]"""
+    return _count_down(block, stored_ms, now_ms)[1]
+
+
+def _count_down(block: bytes, stored_ms: int, now_ms: int) -> tuple[int, bytes]:
+    """(seconds that are left, block that says so), the block as it is and one second where nothing ends its life."""
     position = _position(block)
     if position < 0:
-        return block
-    seconds = int.from_bytes(block[position : position + 4], "big")
-    waited = max(0, now_ms - stored_ms) // 1000
-    if waited >= seconds:
-        return EXPIRED
-    return block[:position] + (seconds - waited).to_bytes(4, "big") + block[position + 4 :]
+        return 1, block
+    seconds = int.from_bytes(block[position : position + 4], "big") - max(0, now_ms - stored_ms) // 1000
+    return seconds, block[:position] + max(0, seconds).to_bytes(4, "big") + block[position + 4 :]

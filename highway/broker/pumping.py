@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING
 
 from highway.errors import StorageError
 from highway.mqtt import PubrelPacket
-from highway.storage.records import FLAG_RETAIN
+from highway.storage import Durability
+from highway.storage.records import FLAG_QOS_MASK, FLAG_RETAIN
 
 from . import message_expiry
 from .delivery import addressed_name
 from .inflight import RELEASED, Message
 from .publisher_mark import FLAG_PUBLISHER, split_publisher
+from .session_store import acknowledged_puts
 
 if TYPE_CHECKING:
     from highway.storage import Gap, RecordBatch
 
     from .cursor import Cursor
-    from .inflight import Entry
     from .session import Session
     from .shared import GroupCursor
 
@@ -54,25 +55,32 @@ def pump(session: Session) -> bool:
 
 
 def _send_again(session: Session) -> bool:
-    """Send what an earlier connection left unacknowledged, in its order; True when all of it is out. [MQTT-4.4.0-1]"""
+    """Send what an earlier connection left unacknowledged, in its order; True when all of it is out.
+
+    [MQTT-4.4.0-1], [MQTT-4.6.0-1]; nothing new goes out before that.
+    """
     link = session.link
     while session.resend and session.quota > 0 and link is not None and not session.is_blocked():
         packet_id, entry = session.resend[0]
         cursor, where, state = entry
         if state == RELEASED:
+            # Its PUBLISH never goes out again: 3.1.1 [MQTT-4.3.3-1], 5.0 [MQTT-4.3.3-6].
             link.write(PubrelPacket(packet_id, 0).encode(session.version))
         elif cursor is None or isinstance(where, Message):
             assert isinstance(where, Message)
-            session.send(where.encode(session.version, state, packet_id, dup=True), 1)
+            if not _send_repeated(session, packet_id, state, where):
+                continue
         else:
-            batch = cursor.feed.log.read(where) if where >= cursor.feed.log.log_start_offset else None
-            if batch is None and where >= cursor.feed.log.log_start_offset:
+            log = cursor.feed.log
+            batch = log.read(where) if where >= log.log_start_offset else None
+            if batch is None and where >= log.log_start_offset:
                 _load(session, cursor, where)
                 return False
-            if batch is None or not _send_record(session, packet_id, entry, batch):
-                # Retention or damage took it: its packet id is free, and the gap is told where the cursor meets it.
-                session.resend.popleft()
-                session.broker.gap(cursor, where, where + 1)
+            message = _stored_message(session, cursor, where, batch) if batch is not None else None
+            if message is None:
+                _gone(session, cursor, where)
+                continue
+            if not _send_repeated(session, packet_id, state, message):
                 continue
         session.resend.popleft()
         session.inflight.restore(packet_id, entry)
@@ -83,34 +91,55 @@ def _load(session: Session, cursor: Cursor | GroupCursor, offset: int) -> None:
     def loaded(result: RecordBatch | StorageError) -> None:
         gone = isinstance(result, StorageError) or result.base_offset > offset
         if gone and session.resend and session.resend[0][1][1] == offset:
-            session.resend.popleft()
-            session.broker.gap(cursor, offset, offset + 1)
+            _gone(session, cursor, offset)
         session.broker.pump_later(session)
 
     cursor.feed.log.load(offset, loaded)
 
 
-def _send_record(session: Session, packet_id: int, entry: Entry, batch: RecordBatch) -> bool:
-    """Send one stored message again; False if it isn't there any more."""
-    cursor, offset, state = entry
-    assert cursor is not None
+def _gone(session: Session, cursor: Cursor | GroupCursor, offset: int) -> None:
+    """Retention or damage took the first message that was to be sent again: the gap is told where the cursor meets it."""
+    _give_up(session)
+    session.broker.gap(cursor, offset, offset + 1)
+
+
+def _give_up(session: Session) -> None:
+    """Forget the first message that was to be sent again: its packet id is free, also after a restart."""
+    packet_id, _ = session.resend.popleft()
+    session.inflight.release(packet_id)
+    session.dirty = True
+    puts = acknowledged_puts(session, [packet_id])
+    if puts:
+        session.broker.store(puts, Durability.FAST)
+
+
+def _stored_message(session: Session, cursor: Cursor | GroupCursor, offset: int, batch: RecordBatch) -> Message | None:
+    """One stored message as the session is to get it; None if it isn't there any more."""
     record = next((record for record in batch.records() if record[0] == offset), None)
     if record is None:
-        return False
+        return None
     _, flags, stored_ms, topic_name, properties, payload = record
-    reader = cursor.reader
-    plan = reader.plan_for(session, topic_name)
+    plan = cursor.reader.plan_for(session, topic_name)
     if flags & FLAG_PUBLISHER:
         properties = split_publisher(properties)[1]
-    left = message_expiry.remaining(properties, stored_ms, session.broker.clock.now_ms()) if properties else b""
-    if left is None:
-        return False
-    if reader.addressed:
-        topic_name = addressed_name(record[0], topic_name)
+    if cursor.reader.addressed:
+        topic_name = addressed_name(offset, topic_name)
     retain = plan.retain_as_published and bool(flags & FLAG_RETAIN)
-    message = Message(topic_name, payload, state, retain, plan.identifiers + left)
+    return Message(topic_name, payload, flags & FLAG_QOS_MASK, retain, plan.identifiers + properties, stored_ms)
+
+
+def _send_repeated(session: Session, packet_id: int, qos: int, message: Message) -> bool:
+    """Send a message again; where it is larger than this connection takes, be done with it. 5.0 [MQTT-3.1.2-25]"""
+    left = message.properties
+    if left:
+        left = message_expiry.remaining_after_send(left, message.stored_ms, session.broker.clock.now_ms())
     # [MQTT-3.3.1-1] DUP says that it may have come before.
-    session.send(message.encode(session.version, state, packet_id, dup=True), 1)
+    packet = message._replace(properties=left).encode(session.version, qos, packet_id, dup=True)
+    if session.max_packet_bytes and len(packet) > session.max_packet_bytes:
+        session.broker.counters.publish_dropped += 1
+        _give_up(session)
+        return False
+    session.send(packet, 1)
     return True
 
 

@@ -239,12 +239,14 @@ class Session:
             left = found
         qos = min(message.qos, plan.qos)
         retain = message.retain and plan.retain_as_published
-        outgoing = message._replace(properties=plan.identifiers + left, retain=retain)
+        # What is kept until the acknowledgement has its whole life in it: it counts from `stored_ms` when sent again.
+        kept = message._replace(properties=plan.identifiers + message.properties, retain=retain)
+        outgoing = kept._replace(properties=plan.identifiers + left)
         if self.max_packet_bytes and len(outgoing.encode(self.version, qos, 1)) > self.max_packet_bytes:
             return False
         packet_id = 0
         if qos:
-            packet_id = self.inflight.take_message(outgoing, qos) if self.quota > 0 else 0
+            packet_id = self.inflight.take_message(kept, qos) if self.quota > 0 else 0
             if not packet_id:
                 return False
         self.send(outgoing.encode(self.version, qos, packet_id), 1)

@@ -281,6 +281,7 @@ def _load_packet_ids(broker: Broker, meta: Meta, sessions: dict[str, Session], f
             reader = broker.groups.get(source) if source.startswith(SHARE_PREFIX) else session.readers.get(source)
         if session is not None and reader is not None and feed is not None and feed in reader.cursors:
             session.stored_ids.add(packet_id)
+            session.inflight.reserve(packet_id)
             session.resend.append((packet_id, (reader.cursors[feed], offset, state)))
     for key, _ in meta.items(b"q/"):
         session = sessions.get(key[2:-3].decode())

@@ -319,11 +319,16 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
             puts.append(cursor_drop(reader.drop(feed)))
         if not reader.subscriptions and reader.source != ORDINARY:
             del session.readers[reader.source]
-    unsuback = UnsubackPacket(packet.packet_id, codes).encode(session.version)
+
+    def answer(error: StorageError | None) -> None:
+        # 5.0 [MQTT-3.10.4-5]: whatever became of it, it is answered.
+        unsuback = UnsubackPacket(packet.packet_id, codes if error is None else [REFUSED] * len(codes))
+        client.link.write(encode_within(unsuback, session.version, session.max_packet_bytes or MAX_PACKET_BYTES))
+
     if not session.persistent:
         if puts:
             broker.store(puts)
-        client.link.write(unsuback)
+        answer(None)
         return
     broker.store([session_put(session), *puts])
-    broker.storage.after(Durability.BALANCED, lambda error: None if error else client.link.write(unsuback))
+    broker.storage.after(Durability.BALANCED, answer)

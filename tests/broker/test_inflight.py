@@ -23,6 +23,19 @@ def test_a_wrap_steps_over_an_id_that_the_client_never_acknowledged() -> None:
     assert list(inflight.free_ids(3)) == [65_535, 1, 3]
 
 
+def test_the_ids_of_an_earlier_connection_are_kept_until_sent_again_or_given_up() -> None:
+    inflight = Inflight()
+    inflight.take([1, 2, 3], None, [7, 8, 9], SENT_1)  # type: ignore[arg-type]
+    entries = inflight.drain()
+    assert len(inflight) == 0
+    inflight.next_id = 1
+    assert list(inflight.free_ids(2)) == [4, 5]
+    inflight.restore(*entries[1])
+    inflight.release(3)
+    assert list(inflight.free_ids(2)) == [3, 4]
+    assert len(inflight) == 1
+
+
 def test_no_id_is_given_when_all_are_in_use() -> None:
     inflight = Inflight()
     inflight.take(range(1, 65_536), None, range(65_535), SENT_1)  # type: ignore[arg-type]
