@@ -32,7 +32,9 @@ class BrokerSettings:
     max_connections: int = 10_000
     max_packet_bytes: int = 1024 * 1024  # a whole control packet, fixed header included
     connect_timeout_s: float = 10.0  # from accept to a complete CONNECT
-    max_inflight: int = 100  # sent to one client at QoS > 0 and not yet acknowledged
+    # Sent to one client at QoS > 0 and not yet acknowledged. With 100 a client that catches up waits for us, and we for
+    # it, in turns: 1000 took it from 130,000 to 250,000 messages a second on a busy machine. MQTT 5 clients lower it.
+    max_inflight: int = 1000
     max_keep_alive_s: int = (
         0  # MQTT 5 clients that ask for more, or for none, are given this; 0: they get what they ask
     )
