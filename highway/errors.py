@@ -4,7 +4,8 @@
     ├── ConfigError              the configuration is wrong; carries every problem found, not only the first
     ├── CertificateError         a file of `tls:` can't be used; carries the key that names it
     ├── StorageError             the durable log can't do what was asked
-    │   ├── DataDirectoryError   the directory is in use, of a newer format, or can't be written
+    │   ├── DataDirectoryError   the directory is of a newer format, incomplete, or can't be written
+    │   │   └── DirectoryInUseError   another process has it open
     │   ├── CorruptionError      bytes below the durable length are damaged: path, position, reason
     │   ├── DiskFullError        ENOSPC: nothing of the batch was accepted
     │   ├── DiskFailedError      a sync failed; what the page cache holds can't be trusted any more
@@ -26,6 +27,7 @@ __all__ = [
     "ConfigError",
     "CorruptionError",
     "DataDirectoryError",
+    "DirectoryInUseError",
     "DiskFailedError",
     "DiskFullError",
     "HighwayError",
@@ -74,6 +76,10 @@ class StorageError(HighwayError):
 
 class DataDirectoryError(StorageError):
     """The data directory is in use, of a newer format, incomplete or not writable."""
+
+
+class DirectoryInUseError(DataDirectoryError):
+    """Another process has the data directory open."""
 
 
 class CorruptionError(StorageError):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from crc32c import crc32c
 
-from highway.errors import CorruptionError, DataDirectoryError
+from highway.errors import CorruptionError, DataDirectoryError, DirectoryInUseError
 from highway.storage.checkpoint import CheckpointSlots
 from highway.storage.meta import read_file, replace_file
 from highway.storage.quarantine import Quarantine
@@ -50,7 +50,7 @@ class Layout:
 
 
 def lock_directory(filesystem: FileSystem, layout: Layout, clock: Clock) -> int:
-    """Return a descriptor whose lock keeps other processes out; DataDirectoryError names the one that has it.
+    """Return a descriptor whose lock keeps other processes out; DirectoryInUseError names the one that has it.
 
     The kernel drops the lock with the process, so a killed broker leaves nothing to clean up.
     """
@@ -60,7 +60,7 @@ def lock_directory(filesystem: FileSystem, layout: Layout, clock: Clock) -> int:
             filesystem.sync_dir(layout.directory.parent)
         fd = filesystem.lock(layout.lock)
     except BlockingIOError:
-        raise DataDirectoryError(f"{layout.directory}: {_holder(filesystem, layout)}", "stop it first") from None
+        raise DirectoryInUseError(f"{layout.directory}: {_holder(filesystem, layout)}", "stop it first") from None
     except OSError as error:
         raise DataDirectoryError(
             f"{layout.directory} can't be written: {error.strerror or error}", "check its owner and mode"

@@ -30,7 +30,17 @@ if TYPE_CHECKING:
 
     from highway.storage.filesystem import FileSystem
 
-__all__ = ["Meta", "list_snapshots", "load_snapshot", "parse_snapshot", "read_file", "replace_file", "write_snapshot"]
+__all__ = [
+    "COPY_SUFFIX",
+    "SNAPSHOT_SUFFIX",
+    "Meta",
+    "list_snapshots",
+    "load_snapshot",
+    "parse_snapshot",
+    "read_file",
+    "replace_file",
+    "write_snapshot",
+]
 
 _MAGIC = b"HWMETA\r\n"
 _FORMAT = 1
@@ -38,7 +48,8 @@ _HEADER = struct.Struct(">8sIIQQ")
 _LENGTHS = struct.Struct(">II")
 _CRC_BYTES = 4
 _KEPT_SNAPSHOTS = 2
-_COPY_SUFFIX = ".copy"
+COPY_SUFFIX = ".copy"
+SNAPSHOT_SUFFIX = ".snap"
 
 _logger = logging.getLogger(__name__)
 
@@ -83,13 +94,13 @@ def write_snapshot(filesystem: FileSystem, directory: Path, items: Iterable[tupl
     data = b"".join(parts)
     data += crc32c(data).to_bytes(_CRC_BYTES, "big")
     target = directory / f"{entry:020}.snap"
-    copy = target.with_suffix(_COPY_SUFFIX)
+    copy = target.with_suffix(COPY_SUFFIX)
     replace_file(filesystem, copy, data)
     replace_file(filesystem, target, data)
     for _, path in list_snapshots(filesystem, directory)[:-_KEPT_SNAPSHOTS]:
         filesystem.unlink(path)
     for name in filesystem.listdir(directory):
-        if name.endswith(_COPY_SUFFIX) and name < copy.name:
+        if name.endswith(COPY_SUFFIX) and name < copy.name:
             filesystem.unlink(directory / name)
 
 
@@ -132,7 +143,7 @@ def load_snapshot(filesystem: FileSystem, path: Path) -> tuple[int, dict[bytes, 
     try:
         return parse_snapshot(read_file(filesystem, path), str(path))
     except CorruptionError as error:
-        copy = path.with_suffix(_COPY_SUFFIX)
+        copy = path.with_suffix(COPY_SUFFIX)
         try:
             found = parse_snapshot(read_file(filesystem, copy), str(copy))
         except (FileNotFoundError, CorruptionError):

@@ -28,16 +28,21 @@ class Quarantine:
         self._filesystem = filesystem
         self._directory = directory
 
-    def keep(self, path: Path, position: int, data: bytes) -> None:
-        """Keep a copy of bytes that are about to be cut from `path`; the same bytes are kept once."""
+    def keep(self, path: Path, position: int, data: bytes) -> bool:
+        """Keep a copy of bytes that are about to be cut from `path`; the same bytes are kept once.
+
+        False: there is no copy, because the quarantine or the disk is full. Recovery goes on then, a tool shouldn't.
+        """
         target = self._directory / f"{path.parent.name}-{path.name}-{position}"
         if self._filesystem.exists(target):
             if read_file(self._filesystem, target) == data:
-                return
+                return True
             target = target.with_name(f"{target.name}-{len(self._filesystem.listdir(self._directory))}")
-        if not data or self._used() + len(data) > _MAX_BYTES:
+        if not data:
+            return True
+        if self._used() + len(data) > _MAX_BYTES:
             _logger.warning("%s: %d B cut at byte %d aren't kept: the quarantine is full", path, len(data), position)
-            return
+            return False
         try:
             fd = self._filesystem.open(target, create=True)
             try:
@@ -48,6 +53,8 @@ class Quarantine:
             self._filesystem.sync_dir(self._directory)
         except OSError as error:
             _logger.warning("%s: a copy of %d B cut at byte %d can't be kept: %s", path, len(data), position, error)
+            return False
+        return True
 
     def move(self, path: Path) -> None:
         """Take a whole file out of use."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from highway.errors import CorruptionError
+from highway.storage.checkpoint import Checkpoint
 from highway.storage.findings import Finding, LostOffsets
 from highway.storage.gaps import CORRUPTION
-from highway.storage.journal_format import FILE_HEADER_BYTES, damaged_header_copy, make_position
+from highway.storage.journal_format import FILE_HEADER_BYTES, damaged_header_copy, make_position, split_position
 from highway.storage.journal_reader import scan_journal
 from highway.storage.layout import parse_format
 from highway.storage.meta import parse_snapshot, read_file
@@ -98,40 +100,66 @@ def _snapshots(view: DirectoryView, filesystem: FileSystem) -> Iterator[Finding]
 
 
 def _journal(view: DirectoryView, filesystem: FileSystem) -> list[Finding]:
-    """Return the damage that a start would find, with the offsets, and what only an older checkpoint would need."""
+    """Return the damage that a start would find, with the offsets, and what only the older checkpoint would need."""
     directory = view.layout.journal
-    report = view.recovered.report
-    needed = [error for error in report.damaged if Path(error.path).is_relative_to(directory)]
-    elsewhere = {Path(error.path).parent for error in report.damaged}
-    lost = tuple(
+    needed = {
+        (Path(error.path), error.position): error.reason
+        for error in view.recovered.report.damaged
+        if Path(error.path).is_relative_to(directory)
+    }
+    findings: list[Finding] = []
+    with contextlib.suppress(FileNotFoundError):  # recycled by a running broker
+        for finding in _scan(view, filesystem):
+            place = finding.path, finding.position
+            if finding.kind == "journal" and needed.pop(place, None) is None:
+                reason = f"{finding.reason}; the newest checkpoint needs nothing of it"
+                findings.append(dataclasses.replace(finding, reason=reason))
+            else:
+                findings.append(finding)
+    findings += [Finding("journal", path, position, None, reason) for (path, position), reason in needed.items()]
+    lost = _lost_records(view)
+    if not lost:
+        return findings
+    for index, finding in enumerate(findings):
+        if finding.kind == "journal" and (finding.path, finding.position) in _places(view):
+            findings[index] = dataclasses.replace(finding, lost=lost, remedy="its offsets are recorded as a gap")
+            return findings
+    return [*findings, Finding("journal", directory, 0, None, "records are missing from the journal", lost=lost)]
+
+
+def _places(view: DirectoryView) -> set[tuple[Path, int]]:
+    return {(Path(error.path), error.position) for error in view.recovered.report.damaged}
+
+
+def _lost_records(view: DirectoryView) -> tuple[LostOffsets, ...]:
+    """Return what a start would record as lost, without what damaged segments have lost: these are read on their own."""
+    elsewhere = {path.parent for path, _ in _places(view)}
+    return tuple(
         LostOffsets(name, gap.from_offset, gap.to_offset)
-        for name, gap in report.gaps
+        for name, gap in view.recovered.report.gaps
         if gap.reason == CORRUPTION and view.layout.log_directory(name, view.logs[name].state.uuid) not in elsewhere
     )
-    findings = [
-        Finding("journal", Path(error.path), error.position, None, error.reason, lost=lost if index == 0 else ())
-        for index, error in enumerate(needed)
-    ]
-    if lost and not needed:
-        findings.append(Finding("journal", directory, 0, None, "records are missing from the journal", lost=lost))
-    known = {(finding.path, finding.position) for finding in findings}
-    with contextlib.suppress(FileNotFoundError):  # recycled by a running broker
-        findings += [found for found in _whole_journal(view, filesystem) if (found.path, found.position) not in known]
-    return findings
 
 
-def _whole_journal(view: DirectoryView, filesystem: FileSystem) -> Iterator[Finding]:
-    """Yield what is wrong anywhere in the journal: before the newest checkpoint's position nothing is needed any more."""
+def _scan(view: DirectoryView, filesystem: FileSystem) -> Iterator[Finding]:
+    """Yield what is wrong in the files that a checkpoint refers to; those before them wait to be recycled."""
+    oldest = view.checkpoints[-1] if view.checkpoints else Checkpoint()
     durable_frame = max((checkpoint.durable_frame for checkpoint in view.checkpoints), default=0)
-    scan = scan_journal(filesystem, view.layout.journal, make_position(0, FILE_HEADER_BYTES), -1, 1, durable_frame)
-    for _, path in scan.files:
-        position = damaged_header_copy(_head(filesystem, path))
+    first = split_position(oldest.journal_position)[0]
+    start = make_position(first, FILE_HEADER_BYTES)
+    scan = scan_journal(filesystem, view.layout.journal, start, -1, 1, durable_frame)
+    if not scan.frames:  # then what is expected counts, and that is known from the checkpoint's position on
+        start = max(start, oldest.journal_position)
+        scan = scan_journal(filesystem, view.layout.journal, start, oldest.journal_frame, 1, durable_frame)
+    for sequence, path in scan.files:
+        position = damaged_header_copy(_head(filesystem, path)) if sequence >= first else -1
         if position >= 0:
-            reason = "one of the two copies of the file's header is damaged; the other counts"
-            yield Finding("journal", path, position, position + FILE_HEADER_BYTES // 2, reason)
+            end = position + FILE_HEADER_BYTES // 2
+            yield Finding("header", path, position, end, "one of two copies of the header; the other one counts")
+    ends = {(lost.path, lost.offset): lost.offset + lost.length for lost in scan.lost if lost.length >= 0}
     for error in scan.damaged:
-        reason = f"{error.reason}; the newest checkpoint needs nothing of it"
-        yield Finding("journal", Path(error.path), error.position, None, reason)
+        place = Path(error.path), error.position
+        yield Finding("journal", *place, ends.get(place), error.reason)
     if scan.torn is not None:
         end = scan.torn.offset + scan.torn.length
         reason = "torn, or being written; nothing of it was ever known to be durable"
