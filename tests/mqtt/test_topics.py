@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 from paho.mqtt.client import topic_matches_sub
 
-from highway.errors import MqttError, ProtocolError
+from highway.errors import MalformedPacketError, MqttError, ProtocolError
 from highway.mqtt.topics import (
     MAX_LEVELS,
     SharedFilter,
@@ -81,7 +81,6 @@ def test_good_filters(topic_filter):
         ("$share/g", "4.8.2-2"),
         ("$share/g/", "4.8.2-2"),
         ("$share/+/t", "4.8.2-2"),
-        ("+/" * MAX_LEVELS + "+", ""),
     ],
 )
 def test_bad_filters(topic_filter, rule):
@@ -89,6 +88,12 @@ def test_bad_filters(topic_filter, rule):
         validate_topic_filter(topic_filter.encode())
     assert rule in raised.value.rule
     assert raised.value.reason_code == 0x8F
+
+
+def test_a_filter_that_is_too_deep_is_malformed():
+    validate_topic_filter(b"+/" * (MAX_LEVELS - 1) + b"+")
+    with pytest.raises(MalformedPacketError):
+        validate_topic_filter(b"+/" * MAX_LEVELS + b"+")
 
 
 @pytest.mark.parametrize(
