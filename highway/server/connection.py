@@ -154,7 +154,8 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         transport = self._transport
-        if transport is not None:
+        # Nothing follows a DISCONNECT, also not what the disk had to be waited for: 5.0 [MQTT-3.14.4-1].
+        if transport is not None and not transport.is_closing():
             self._shared.broker.counters.bytes_sent += len(data)
             transport.write(data)
 
