@@ -267,7 +267,10 @@ def decode_properties(raw: bytes, packet: int) -> Properties:
 def _read_all(block: Reader, packet: int) -> Properties:
     properties = Properties()
     while not block.at_end():
-        _read_one(block, packet, properties)
+        if pairs := block.pairs(PropertyId.USER_PROPERTY):
+            properties.setdefault(PropertyId.USER_PROPERTY, []).extend(pairs)
+        else:
+            _read_one(block, packet, properties)
     return properties
 
 
@@ -276,6 +279,8 @@ def find_property(raw: bytes, packet: int, identifier: PropertyId) -> int:
     block = Reader(raw, 0, len(raw))
     properties = Properties()
     while not block.at_end():
+        if block.pairs(PropertyId.USER_PROPERTY):
+            continue
         start = block.position
         _read_one(block, packet, properties)
         if identifier in properties:

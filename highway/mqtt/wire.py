@@ -153,6 +153,32 @@ class Reader:
             raise MalformedPacketError("U+0000 in a string", rule=RULE_NUL, position=start + 2 + raw.index(0))
         return text
 
+    def pairs(self, identifier: int) -> list[tuple[str, str]]:
+        """The pairs of strings from here on that stand behind the byte `identifier`, as far as they are whole and good.
+
+        A packet may hold thousands of them. What stops this is left to the other methods, which know what to say of it.
+        """
+        data, end = self._data, min(self.end, len(self._data))
+        position = self.position
+        found: list[tuple[str, str]] = []
+        while position + 5 <= end and data[position] == identifier:
+            value_at = position + 5 + (data[position + 1] << 8 | data[position + 2])
+            if value_at > end:
+                break
+            stop = value_at + (data[value_at - 2] << 8 | data[value_at - 1])
+            if stop > end:
+                break
+            try:
+                name, value = data[position + 3 : value_at - 2].decode(), data[value_at:stop].decode()
+            except UnicodeDecodeError:
+                break
+            if "\0" in name or "\0" in value:
+                break
+            found.append((name, value))
+            position = stop
+        self.position = position
+        return found
+
     def block(self, length: int) -> Reader:
         """A reader for the next `length` bytes, which this one skips; they need not be here yet."""
         start = self.position

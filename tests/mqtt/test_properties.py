@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, strategies as st
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
 
 from highway.errors import MalformedPacketError, ProtocolError
-from highway.mqtt import PacketType, Properties, PropertyId, decode_properties, encode_properties, property_block
+from highway.mqtt import (
+    PacketType,
+    Properties,
+    PropertyId,
+    decode_properties,
+    encode_properties,
+    find_property,
+    property_block,
+)
 from highway.mqtt.properties import PROPERTIES, WILL
 from tests.mqtt.strategies import properties
 
@@ -119,3 +129,32 @@ def test_malformed(raw):
     for packet in (PacketType.CONNECT, PacketType.PUBLISH):
         with pytest.raises(MalformedPacketError):
             decode_properties(bytes.fromhex(raw), packet)
+
+
+@pytest.mark.parametrize(
+    ("fault", "position"),
+    [("2600016b", 12), ("2600016b0002c328", 14), ("2600016b000100", 14), ("26000100000176", 11), ("26", 9)],
+)
+def test_a_fault_behind_good_user_properties_is_told_at_its_byte(fault, position):
+    with pytest.raises(MalformedPacketError) as caught:
+        decode_properties(bytes.fromhex("2600016b00027676" + fault), PacketType.PUBLISH)
+    assert caught.value.position == position
+
+
+@given(st.integers(0, 5), st.integers(0, 5), st.booleans())
+def test_a_property_is_found_among_user_properties(before, after, present):
+    pair = bytes.fromhex("2600016b00027676")
+    wanted = bytes.fromhex("02000000ff") if present else b""
+    found = find_property(pair * before + wanted + pair * after, PacketType.PUBLISH, PropertyId.MESSAGE_EXPIRY_INTERVAL)
+    assert found == (len(pair) * before + 1 if present else -1)
+
+
+def test_thousands_of_user_properties_take_milliseconds():
+    """A CONNECT may be full of them, and holds up everybody else while it is read."""
+    raw = bytes.fromhex("2600036b6579000576616c7565") * 5000
+    took = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        assert len(decode_properties(raw, PacketType.CONNECT).user_properties) == 5000
+        took.append(time.perf_counter() - begin)
+    assert min(took) < 0.015
