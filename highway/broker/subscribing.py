@@ -11,6 +11,7 @@ Owner: the event loop.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
@@ -27,7 +28,7 @@ from .session_store import Puts, cursor_drop, group_puts, position_puts, session
 
 if TYPE_CHECKING:
     from highway.mqtt import SharedFilter, SubscribePacket, Subscription as Request, UnsubscribePacket
-    from highway.storage import Record
+    from highway.storage import Record, RecordBatch
 
     from .client import Client
     from .feed import Feed
@@ -179,17 +180,19 @@ class SubscribeOperation:
             }
             self._grant_reply(index, request, json.dumps(value).encode(), request.qos)
 
-        def newest_found(oldest: int | None, record: Record | StorageError) -> None:
-            answer(oldest, None if isinstance(record, StorageError) else record[2])
+        def newest_found(oldest: int | None, found: RecordBatch | StorageError) -> None:
+            times = [] if isinstance(found, StorageError) else [r[2] for r in found.records() if r[0] < feed.visible]
+            answer(oldest, times[-1] if times else None)
 
-        def oldest_found(record: Record | StorageError) -> None:
-            oldest = None if isinstance(record, StorageError) else record[2]
-            feed.log.fetch(feed.visible - 1, lambda found: newest_found(oldest, found))
+        def oldest_found(found: RecordBatch | StorageError) -> None:
+            start = feed.log.log_start_offset
+            times = [] if isinstance(found, StorageError) else [r[2] for r in found.records() if r[0] >= start]
+            feed.log.load_before(feed.visible, partial(newest_found, times[0] if times else None))
 
         if feed.log.log_start_offset >= feed.visible:
             answer(None, None)
         else:
-            feed.log.fetch(feed.log.log_start_offset, oldest_found)
+            feed.log.load(feed.log.log_start_offset, oldest_found)
 
     def _fetch(self, index: int, request: Request, special: FetchRequest, feed: Feed) -> None:
         def found(record: Record | StorageError) -> None:

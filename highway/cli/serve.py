@@ -23,7 +23,7 @@ def serve(config_file: Path | None, data_dir: Path | None, listen: str | None, *
     """Run the broker until SIGTERM or SIGINT.
 
     Without a file: MQTT on 127.0.0.1:1883 for anybody on this machine, data in ./highway-data, highway/+/telemetry
-    acknowledged from memory, highway/+/control from the disk. `highway config show` prints all of it.
+    acknowledged when the journal has it, highway/+/control when the disk has it. `highway config show` prints all.
 
     Ready when `highway: ready` stands on standard error.
     """

@@ -252,6 +252,19 @@ def test_range_and_fetch_answer_once_and_leave_no_subscription(rig: Rig) -> None
     assert reader.messages() == []
 
 
+def test_the_range_of_a_log_that_ends_in_a_hole_still_has_times(rig: Rig) -> None:
+    publish(rig.connect("p"), "a", 0, 3)
+    written_ms = rig.clock.now_ms()
+    rig.advance(60)
+    rig.kill()
+    reader = rig.connect("r")
+    reader.take()
+    reader.send(packets.subscribe(1, ("$range/a", 0)))
+    value = json.loads(reader.messages()[0].payload)
+    assert value["high_watermark"] > 3, "a crash leaves the offsets that may have been seen unused"
+    assert value["oldest"] == value["newest"] == written_ms
+
+
 @pytest.mark.parametrize(
     ("start", "expected"),
     [

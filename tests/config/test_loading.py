@@ -57,7 +57,7 @@ def test_without_a_file():
     )
     assert settings.storage == StorageSettings()
     assert settings.logs == (
-        LogSettings("telemetry", Durability.FAST, retention_bytes=10 * 2**30),
+        LogSettings("telemetry", Durability.BALANCED, retention_bytes=10 * 2**30),
         LogSettings("control", Durability.SAFE, retention_ms=90 * DAY_MS),
         OTHER,
     )
