@@ -95,7 +95,7 @@ async def _serve(settings: Settings) -> int:
     contexts = TlsContexts(settings.listeners)
     clock = SystemClock()
     storage = Storage.open(settings.data_dir, settings.logs, scheduler=loop, clock=clock, settings=settings.storage)
-    logger.info("data in %s: %s", settings.data_dir, storage.report)
+    logger.info("data in %s", settings.data_dir)
 
     def fault(error: StorageError) -> None:
         logger.error("%s", error)
