@@ -10,7 +10,7 @@ import pytest
 
 from highway.storage.layout import encode_format
 from tests.harness import packets
-from tests.harness.broker_process import BrokerProcess
+from tests.harness.broker_process import BrokerProcess, wait_until
 from tests.harness.ledger import Stored
 from tests.harness.log_reader import log_range, parse_log_topic, read_log
 from tests.harness.publisher import publish_all
@@ -312,14 +312,18 @@ def test_a_damaged_segment_costs_its_range_only_and_is_reported(tmp_path: Path, 
 
 def reported_exactly(broker: BrokerProcess, missing: list[int], survivors: list[Stored], mark: int) -> None:
     """The ranges on stderr hold every missing offset, and none that survived."""
-    reported: set[int] = set()
+    assert missing
+    wait_until(lambda: set(missing) <= reported(broker, mark), what=f"a report of {missing[0]} to {missing[-1]}")
+    wrong = reported(broker, mark).intersection(record.offset for record in survivors)
+    assert not wrong, "reported, and there:\n" + "\n".join(broker.stderr[mark:])
+
+
+def reported(broker: BrokerProcess, mark: int) -> set[int]:
+    offsets: set[int] = set()
     for line in broker.lines(r"log '?dmg'?", since=mark):
         for first, last in re.findall(r"offsets (\d+) to (\d+)", line):
-            reported.update(range(int(first), int(last) + 1))
-    shown = "\n".join(broker.stderr[mark:])
-    assert missing
-    assert set(missing) <= reported, f"{missing[0]} to {missing[-1]} is missing and not all of it reported:\n{shown}"
-    assert not reported.intersection(record.offset for record in survivors), f"reported, and there:\n{shown}"
+            offsets.update(range(int(first), int(last) + 1))
+    return offsets
 
 
 def damage_indexes(broker: BrokerProcess) -> None:
