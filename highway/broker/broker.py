@@ -19,8 +19,10 @@ from highway.storage.records import FLAG_RETAIN, MAX_PROPERTIES_BYTES
 from . import delivery, pumping, session_store
 from .delayed_feed import DelayedFeed
 from .feed import Feed, LiveRun
+from .fetching import answer_fetch
 from .inflight import Message
 from .lifecycle import Lifecycle
+from .publish_requests import NO_REQUESTS, Producers, Requests
 from .publisher_mark import FLAG_PUBLISHER, mark_publisher
 from .replay import gaps_between
 from .retained import RetainedStore
@@ -74,6 +76,7 @@ class Broker:
         for message in session_store.load_retained(storage.meta):
             self.retained.set(message.topic_name, message)
         self.sessions = session_store.load_sessions(self, storage.meta, self.feeds)
+        self.producers = Producers(storage.meta)
         self.lifecycle = Lifecycle(self)
         for session in self.sessions.values():
             self.lifecycle.park(session)
@@ -109,7 +112,9 @@ class Broker:
 
     # Publishing.
 
-    def publish(self, run: PublishRun, puts: Puts, publisher: Session | None = None) -> Durability | None:
+    def publish(
+        self, run: PublishRun, puts: Puts, publisher: Session | None = None, requests: Requests = NO_REQUESTS
+    ) -> Durability | None:
         """Take a run of messages; returns the point at which they may be acknowledged, None where nothing takes them.
 
         `puts` go into the same journal frame. Raises StorageError where the messages can't be accepted now.
@@ -121,6 +126,14 @@ class Broker:
         if not self.storage.writable:
             raise DiskFullError(f"log {feed.log.name!r}: the data directory takes no writes now")
         log = feed.log
+        before = None
+        if requests.producer:
+            if self.producers.is_repetition(log.name, requests):
+                run.payloads = []
+                return max(log.acknowledge_at, requests.durability)
+            before = self.producers.last(log.name, requests)
+            run.payloads = run.payloads[:1]  # more of the same sequence in one run are repetitions of it
+            puts = [*puts, *self.producers.take(log.name, requests)]
         flags = run.qos | FLAG_RETAIN if run.retain else run.qos
         properties = run.properties
         if publisher is not None and route.has_no_local(publisher):
@@ -134,11 +147,13 @@ class Broker:
             puts = [*puts, session_store.retained_put(self._retained_message(run))]
         feed.expect(run, publisher)
         try:
-            log.append(data, len(run.payloads), None, puts)
+            log.append(data, len(run.payloads), requests.durability, puts)
         except StorageError:
             feed.forget()
+            if requests.producer:
+                self.producers.take_back(log.name, requests, before)
             raise
-        return log.acknowledge_at
+        return max(log.acknowledge_at, requests.durability)
 
     def _retained_message(self, run: PublishRun | LiveRun) -> Message:
         return Message(run.topic_name, run.payloads[-1], run.qos, True, run.properties, self.clock.now_ms())
@@ -148,23 +163,22 @@ class Broker:
         feed = self.router.route(topic_name).feed
         return Durability.FAST if feed is None else feed.log.settings.durability
 
-    def has_subscribers(self, topic_name: bytes) -> bool:
-        """Whether anybody subscribes to that topic, online or away."""
-        return self.router.route(topic_name).has_subscribers
-
     def _publish_unlogged(self, run: PublishRun, route: Route, publisher: Session | None) -> bool:
         """Deliver a message on a `$...` topic to whoever is there; False for one that nobody may send or no entry takes."""
         topic_name = run.topic_name
+        if topic_name.startswith(b"$fetch/") and answer_fetch(self, run):
+            return True
         if not topic_name.startswith(b"$") or topic_name.startswith(OWN_TOPICS):
             self.counters.publish_dropped += len(run.payloads)
             return False
         now_ms = self.clock.now_ms()
         for payload in run.payloads:
             message = Message(topic_name, payload, run.qos, False, run.properties, now_ms)
-            self._deliver_unlogged(message, route, publisher)
+            self.deliver_unlogged(message, route, publisher)
         return True
 
-    def _deliver_unlogged(self, message: Message, route: Route, publisher: Session | None = None) -> None:
+    def deliver_unlogged(self, message: Message, route: Route, publisher: Session | None = None) -> None:
+        """Hand a message that no log holds to those who are there and can take it now."""
         for target in route.targets:
             reader = target.reader
             if isinstance(reader, Group):
@@ -275,6 +289,20 @@ class Broker:
             if session is not None:
                 pumping.send_gap_notice(session, cursor, gap)
 
+    def replay_ended(self, cursor: Cursor) -> None:
+        """A replay came to its `replay-until` in one log: a marker, and with the last log the subscription is gone."""
+        reader, session, log = cursor.reader, cursor.reader.session, cursor.feed.log
+        marker = Message(b"$end/" + log.name.encode(), b'{"until":%d}' % reader.until[log.name], 0, False, b"")
+        session.send(marker.encode(session.version, 0), 1)
+        puts: Puts = [session_store.cursor_drop(reader.drop(cursor.feed))]
+        if not reader.cursors:
+            for subscription in reader.subscriptions.values():
+                self.router.remove(subscription)
+            session.readers.pop(reader.source, None)
+            puts.append(session_store.session_put(session))
+        if session.persistent:
+            self.store(puts)
+
     def read_failed(self, cursor: Cursor, error: StorageError) -> None:
         """A read from disk failed for a reason that the log could not step over."""
         client_id, log = cursor.reader.session.client_id, cursor.feed.log
@@ -329,7 +357,7 @@ class Broker:
             message = Message(topic_name, payload, 0, True, b"", 0)
             if self.retained.get(topic_name) != message:
                 self.retained.set(topic_name, message)
-                self._deliver_unlogged(message._replace(retain=False), self.router.route(topic_name))
+                self.deliver_unlogged(message._replace(retain=False), self.router.route(topic_name))
         self._timers[2] = self.scheduler.call_later(self.settings.sys_interval_s, self._publish_sys)
 
     def log_refusal(self, client: Client, why: str) -> None:
@@ -347,4 +375,4 @@ class Broker:
 
 
 READ_RETRY_S = 1.0
-OWN_TOPICS = (b"$SYS/", b"$replay/", b"$log/", b"$fetch/", b"$range/", b"$gap/", b"$share/")
+OWN_TOPICS = (b"$SYS/", b"$replay/", b"$log/", b"$fetch/", b"$range/", b"$gap/", b"$end/", b"$share/")

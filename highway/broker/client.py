@@ -20,6 +20,7 @@ from highway.mqtt import (
     ConnectPacket,
     DisconnectPacket,
     PingreqPacket,
+    PubackPacket,
     PubackRun,
     PubcompPacket,
     PublishRun,
@@ -35,6 +36,7 @@ from highway.mqtt import (
 from highway.storage import Durability
 
 from .inflight import RELEASED
+from .publish_requests import NO_REQUESTS, requests_of
 from .session_store import Puts, acknowledged_puts, received_put, released_put
 from .subscribing import SubscribeOperation, unsubscribe
 
@@ -155,7 +157,11 @@ class Client:
             acks = pubrec_bytes(run.packet_ids)
             puts = self._receive_once(session, run)
         try:
-            mode = broker.publish(run, puts, session) if run.payloads else broker.entry_durability(run.topic_name)
+            requests = requests_of(run.properties) if run.properties else NO_REQUESTS
+            if run.payloads:
+                mode = broker.publish(run, puts, session, requests)
+            else:
+                mode = broker.entry_durability(run.topic_name)
         except StorageError as error:
             self._refuse(run, ReasonCode.QUOTA_EXCEEDED, error)
             return
@@ -163,16 +169,41 @@ class Client:
             logger.warning("client %s: closed: %s", self.client_id, error)
             self.end(error.reason_code)
             return
+        if not acks:
+            return
+        if self.version == V5:
+            acks = self._mqtt_5_acks(run, acks, mode)
+        self._acks.append(acks)
+        # 3.1.1 has no way to refuse but to close: what nothing takes is acknowledged and dropped, and counted.
+        if mode is not None and mode > self._acks_mode:
+            self._acks_mode = mode
+
+    def _mqtt_5_acks(self, run: PublishRun, acks: bytes, mode: Durability | None) -> bytes:
+        """The acknowledgements of a run, with what MQTT 5 can say more than that it was taken."""
+        session = self.session
         if mode is None:
-            # 3.1.1 has no way to refuse but to close: acknowledged and dropped, and counted.
-            if self.version == V5 and acks:
-                self._give_back(run)
-                self._acks.append(self._reasoned(run, ReasonCode.NOT_AUTHORIZED))
-                return
-            mode = Durability.FAST
-        if acks:
-            self._acks.append(acks)
-            self._acks_mode = max(self._acks_mode, mode)
+            self._give_back(run)
+            return self._reasoned(run, ReasonCode.NOT_AUTHORIZED)
+        if session is not None and session.ack_offsets:
+            return self._acks_with_offsets(run, mode) or acks
+        if not self.broker.router.route(run.topic_name).has_subscribers:
+            return self._reasoned(run, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+        return acks
+
+    def _acks_with_offsets(self, run: PublishRun, mode: Durability) -> bytes:
+        """Acknowledgements that say where each message is; b"" where not every one of the run was stored just now."""
+        feed = self.broker.router.route(run.topic_name).feed
+        if feed is None or len(run.payloads) != len(run.packet_ids):
+            return b""
+        kind = PubackPacket if run.qos == 1 else PubrecPacket
+        base_offset = feed.log.log_end_offset - len(run.payloads)
+        data = []
+        for offset, id_bytes in enumerate(run.packet_ids, base_offset):
+            packet = kind(int.from_bytes(id_bytes, "big"))
+            packet.properties.add_user_property("offset", str(offset))
+            packet.properties.add_user_property("durability", mode.name)
+            data.append(packet.encode(V5))
+        return b"".join(data)
 
     @staticmethod
     def _reasoned(run: PublishRun, reason_code: int) -> bytes:

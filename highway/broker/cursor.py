@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from highway.storage import RecordBatch
 
     from .feed import Feed
+    from .pace import Pace
     from .session import Reader
 
 __all__ = ["Cursor"]
+
+# Records looked at in one step: a batch may have 65,536, and a window that opens by one must not cost a copy of them.
+SLICE_RECORDS = 2048
 
 
 class Cursor:
@@ -105,8 +109,14 @@ class Cursor:
             self.reader.session.broker.gap(self, self._next_offset, log.log_start_offset)
             self._next_offset = log.log_start_offset
         sent = 0
+        until = self.reader.until.get(log.name)
         while sent < budget:
             visible = self.feed.visible
+            if until is not None:
+                if self._next_offset >= until:
+                    self.reader.session.broker.replay_ended(self)
+                    return sent
+                visible = min(visible, until)
             if self._next_offset >= visible:
                 # Beyond it only while a delayed log has not said yet, after a restart, how far its gate is open.
                 if self._next_offset == visible:
@@ -135,11 +145,20 @@ class Cursor:
         stop = len(records)
         if batch.end_offset > visible:
             stop = visible - batch.base_offset if dense else bisect_left(records, (visible,))
-        session = self.reader.session
-        chunk = delivery.encode_records(self.reader, records[start:stop], session.quota, budget)
+        session, reader = self.reader.session, self.reader
+        end = min(stop, start + SLICE_RECORDS)
+        if reader.pace is not None:
+            end = min(end, start + reader.pace.allowance())
+            if end == start:
+                self._wait_for_pace(reader.pace)
+                return 0, False
+        chunk = delivery.encode_records(reader, records[start:end], session.quota, budget)
+        if reader.pace is not None:
+            reader.pace.take(chunk.count)
         # Past the last record of a batch come the holes that a compaction left: step over them too.
-        whole = chunk.scanned == stop - start
-        next_offset = min(batch.end_offset, visible) if whole else records[start + chunk.scanned][0]
+        whole = chunk.scanned == end - start
+        at_end = whole and end == stop
+        next_offset = min(batch.end_offset, visible) if at_end else records[start + chunk.scanned][0]
         if not chunk.offsets:
             self._next_offset = next_offset
             session.send(chunk.data, chunk.count)
@@ -152,6 +171,18 @@ class Cursor:
         session.dirty = True
         session.send(chunk.data, chunk.count)
         return len(chunk.data), whole
+
+    def _wait_for_pace(self, pace: Pace) -> None:
+        """Go on when the rate that the reader asked for allows the next message."""
+        broker, session = self.reader.session.broker, self.reader.session
+
+        def go_on() -> None:
+            pace.waiting = False
+            broker.pump_later(session)
+
+        if not pace.waiting:
+            pace.waiting = True
+            broker.scheduler.call_later(pace.wait_s, go_on)
 
     def _send_after_journal(self, chunk: delivery.Chunk, next_offset: int) -> None:
         """Send QoS 2 messages once the journal knows their packet ids.

@@ -17,6 +17,7 @@ from highway.storage.records import FLAG_RETAIN
 
 from . import message_expiry
 from .publisher_mark import FLAG_PUBLISHER, split_publisher
+from .replay_options import user_property
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -82,9 +83,11 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
     cursor = target.cursor
     if cursor is None or not cursor.live:
         return
-    session = cursor.reader.session
-    if session is None:
-        cursor.fall_back(run.base_offset)  # a shared subscription: the group reads, and chooses a member
+    reader = target.reader
+    session = reader.session
+    if session is None or reader.pulls or reader.notice:
+        # A shared subscription, where the group chooses a member, or a reader each of whose messages is looked at.
+        cursor.fall_back(run.base_offset)
         return
     plan = target.plan if run.publisher is not session else target.plan.own
     if plan.qos < 0:
@@ -92,7 +95,7 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
     link = session.link
     qos = min(run.qos, plan.qos)
     count = len(run.payloads)
-    if link is None or link.congested or cursor.reader.addressed or (qos and session.quota < count):
+    if link is None or link.congested or (qos and session.quota < count):
         cursor.fall_back(run.base_offset)
         return
     # The packet ids of QoS 2 are journaled before they are used, and sizes are looked at one by one: see Cursor.
@@ -239,13 +242,19 @@ def encode_packet(
 ) -> bytes:
     """One PUBLISH that is not of the plain kind; b"" where it exceeds what the client takes. 5.0 [MQTT-3.1.2-24]"""
     session = reader.session
-    offset, flags, _, topic_name, _, payload = record
+    offset, flags, stored_ms, topic_name, _, payload = record
     if reader.addressed:
         topic_name = addressed_name(offset, topic_name)
     retain = plan.retain_as_published and bool(flags & FLAG_RETAIN)
     middle = id_bytes
     if session.version == V5:
-        middle += property_block(plan.identifiers + properties)
+        raw = plan.identifiers + properties
+        if reader.options.with_offset:
+            raw += user_property("offset", str(offset)) + user_property("timestamp", str(stored_ms))
+        if reader.notice:
+            raw += reader.notice
+            reader.notice = b""
+        middle += property_block(raw)
     head = PublishHeads(PUBLISH | qos << 1 | retain, topic_name, len(middle))[len(payload)]
     if session.max_packet_bytes and len(head) + len(middle) + len(payload) > session.max_packet_bytes:
         session.broker.counters.publish_dropped += 1

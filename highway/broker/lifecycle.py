@@ -105,6 +105,7 @@ class Lifecycle:
         session.max_packet_bytes = asked.maximum_packet_size or 0
         session.topic_alias_maximum = asked.topic_alias_maximum or 0
         session.topic_aliases.clear()
+        session.ack_offsets = asked.first_user_property("ack-offsets") == "1"
         session.wants_reasons = asked.request_problem_information != 0
         session.expires_at_ms = None
         expiry_s = self._limit_expiry(packet.session_expiry_interval)

@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING
 
 from highway.errors import StorageError
-from highway.mqtt import PubrelPacket
+from highway.mqtt import V5, PubrelPacket
 from highway.storage import Durability
 from highway.storage.records import FLAG_QOS_MASK, FLAG_RETAIN
 
@@ -21,7 +21,9 @@ from . import message_expiry
 from .delivery import addressed_name
 from .inflight import RELEASED, Message
 from .publisher_mark import FLAG_PUBLISHER, split_publisher
+from .replay_options import user_property
 from .session_store import acknowledged_puts
+from .shared import Group
 
 if TYPE_CHECKING:
     from highway.storage import Gap, RecordBatch
@@ -156,8 +158,16 @@ def _send_retained(session: Session) -> None:
 
 
 def send_gap_notice(session: Session, cursor: Cursor | GroupCursor, gap: Gap) -> None:
-    """Tell the reader of a $replay or $log subscription which offsets are gone; an ordinary one asked for no such topic."""
-    if not cursor.reader.source:
+    """Tell a reader which offsets are gone: MQTT 5 with the next delivery, 3.1.1 on `$gap/<log>`.
+
+    An ordinary subscription of 3.1.1 asked for no such topic, and gets none.
+    """
+    reader = cursor.reader
+    if session.version == V5 and not isinstance(reader, Group):
+        reader.notice += user_property("gap", f"{gap.from_offset}-{gap.to_offset - 1}")
+        reader.notice += user_property("gap-reason", gap.reason)
+        return
+    if not reader.source:
         return
     value = {"from": gap.from_offset, "to": gap.to_offset - 1, "reason": gap.reason}
     topic_name = b"$gap/" + cursor.feed.log.name.encode()

@@ -21,6 +21,8 @@ from . import message_expiry
 from .cursor import Cursor
 from .delivery import Plan
 from .inflight import Inflight
+from .pace import Pace
+from .replay_options import NO_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from .feed import Feed
     from .inflight import Entry, Message
     from .link import Link
+    from .replay_options import ReplayOptions
     from .shared import Group
 
 __all__ = ["ORDINARY", "Reader", "Session", "Subscription"]
@@ -70,7 +73,20 @@ class Subscription:
 class Reader:
     """A set of subscriptions that share their positions: one copy of each message for all of them."""
 
-    __slots__ = ("addressed", "cursors", "plans", "session", "since", "source", "subscriptions")
+    __slots__ = (
+        "addressed",
+        "cursors",
+        "notice",
+        "options",
+        "pace",
+        "plans",
+        "pulls",
+        "session",
+        "since",
+        "source",
+        "subscriptions",
+        "until",
+    )
 
     def __init__(self, session: Session, source: bytes, *, addressed: bool = False) -> None:
         self.session = session
@@ -80,6 +96,18 @@ class Reader:
         self.cursors: dict[Feed, Cursor] = {}
         self.plans: dict[bytes, Plan] = {}
         self.since = False
+        self.options = NO_OPTIONS
+        self.until: dict[str, int] = {}  # offset by log where the reader ends
+        self.pace: Pace | None = None
+        self.notice = b""  # user properties that the next delivery carries: gaps
+        self.pulls = addressed  # never handed live runs: each of its messages is looked at
+
+    def set_options(self, options: ReplayOptions, until: dict[str, int]) -> None:
+        """What the client asked for with user properties on SUBSCRIBE."""
+        self.options = options
+        self.until = until
+        self.pace = Pace(options.rate, self.session.broker.clock) if options.rate else None
+        self.pulls = bool(self.addressed or options.with_offset or options.rate or until)
 
     def add(self, subscription: Subscription) -> Subscription:
         """Add or replace a subscription. [MQTT-3.8.4-3] The same filter again replaces the one before."""
@@ -151,6 +179,7 @@ class Session:
     """The state between a client and the broker that MQTT calls session state."""
 
     __slots__ = (
+        "ack_offsets",
         "behind",
         "broker",
         "client_id",
@@ -186,6 +215,7 @@ class Session:
         self.version = 4
         self.max_inflight = broker.settings.max_inflight
         self.max_packet_bytes = 0  # the largest packet that the client takes; 0: any
+        self.ack_offsets = False  # PUBACK and PUBREC say where the message is
         self.wants_reasons = True  # reason strings and user properties on acknowledgements
         self.topic_alias_maximum = 0
         self.topic_aliases: dict[bytes, int] = {}  # of this connection

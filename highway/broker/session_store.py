@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from highway.mqtt.topics import SHARE_PREFIX
 
 from .inflight import Message
+from .replay_options import NO_OPTIONS, ReplayOptions
 from .session import Reader, Session, Subscription
 
 if TYPE_CHECKING:
@@ -77,11 +78,25 @@ def session_put(session: Session) -> tuple[bytes, bytes]:
                 "no_local": s.no_local,
                 "retain_as_published": s.retain_as_published,
                 "identifier": s.identifier,
+                "replay": _replay_options(s.reader),
             }
             for s in (*session.subscriptions(), *(subscription for _, subscription in session.groups.values()))
         ],
     }
     return b"s/" + session.client_id.encode(), json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _replay_options(reader: Reader | Group) -> dict[str, Any] | None:
+    """What a reader was asked for beside its filter, None for nothing."""
+    if not isinstance(reader, Reader) or (reader.options is NO_OPTIONS and not reader.until):
+        return None
+    options = reader.options
+    return {
+        "start_text": options.start_text.decode(),
+        "rate": options.rate,
+        "with_offset": options.with_offset,
+        "until": reader.until,
+    }
 
 
 def _position_key(cursor: Cursor) -> bytes:
@@ -240,6 +255,11 @@ def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Ses
             reader = session.readers[source] = Reader(session, source, addressed=row["addressed"])
         subscription = reader.add(_load_subscription(reader, row))
         subscription.since = row["since"]
+        if (replay := row.get("replay")) is not None:
+            options = ReplayOptions(
+                start_text=replay["start_text"].encode(), rate=replay["rate"], with_offset=replay["with_offset"]
+            )
+            reader.set_options(options, replay["until"])
         reader.changed()
     return session
 

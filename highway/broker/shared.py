@@ -24,6 +24,7 @@ from highway.mqtt.topics import matches
 from . import delivery, message_expiry
 from .inflight import SENT_1
 from .publisher_mark import FLAG_PUBLISHER, split_publisher
+from .replay_options import NO_OPTIONS
 from .session import Session, Subscription
 
 if TYPE_CHECKING:
@@ -45,12 +46,14 @@ MAX_PLANS = 4096
 class Member:
     """One session in a group, with its own QoS and options; it stands in for a reader where packets are encoded."""
 
-    __slots__ = ("addressed", "pieces", "plans", "session", "subscription")
+    __slots__ = ("addressed", "notice", "options", "pieces", "plans", "session", "subscription")
 
     def __init__(self, session: Session, subscription: Subscription) -> None:
         self.session = session
         self.subscription = subscription
         self.addressed = False
+        self.options = NO_OPTIONS
+        self.notice = b""
         self.plans: dict[bytes, delivery.Plan] = {}
         self.pieces: list[bytes] = []  # of the turn at hand
 
@@ -74,6 +77,8 @@ class Group:
     # `Router` and `deliver_live` take a group for a reader without a session.
     session = None
     addressed = False
+    pulls = True
+    notice = b""
 
     def __init__(self, broker: Broker, source: bytes, topic_filter: bytes) -> None:
         self.broker = broker

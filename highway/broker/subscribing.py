@@ -22,11 +22,14 @@ from highway.storage import Durability
 from .delivery import Plan
 from .inflight import Message
 from .replay import Answer, find_starts, range_of
-from .replay_from import FetchRequest, RangeRequest, ReplayRequest, Special, parse_special
+from .replay_from import FetchRequest, From, RangeRequest, ReplayRequest, Special, parse_special
+from .replay_options import NO_OPTIONS, options_of
 from .session import ORDINARY, Reader, Session, Subscription
 from .session_store import Puts, cursor_drop, group_puts, position_puts, session_put
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from highway.mqtt import SharedFilter, SubscribePacket, Subscription as Request, UnsubscribePacket
     from highway.storage import Record, RecordBatch
 
@@ -49,6 +52,7 @@ class SubscribeOperation:
         self._broker = client.broker
         self._packet = packet
         self._codes: list[int | None] = [None] * len(packet.subscriptions)
+        self._options = NO_OPTIONS
         self._replies: list[tuple[Message, int]] = []  # one PUBLISH for each granted $fetch or $range, and its QoS
         self._retained: list[tuple[bytes, Plan]] = []  # topic filter, and how what it selects is sent
         self._joined: list[Group] = []
@@ -58,6 +62,13 @@ class SubscribeOperation:
     def run(self) -> None:
         """Start it; the SUBACK follows in this turn of the loop where nothing has to be waited for."""
         self._session.corked += 1
+        try:
+            self._options = options_of(self._packet.properties, self._broker.clock.now_ms())
+        except ProtocolError as error:
+            for index in range(len(self._codes)):
+                self._refuse(index, error)
+            self._finish_when_complete()
+            return
         for index, request in enumerate(self._packet.subscriptions):
             try:
                 self._request(index, request)
@@ -72,6 +83,8 @@ class SubscribeOperation:
             self._share(index, request, shared)
             return
         special = parse_special(name, self._broker.clock.now_ms())
+        if special is None and self._options is not NO_OPTIONS and not name.startswith(b"$"):
+            special = ReplayRequest(self._options.start, self._options.start_text, name, with_offset=False)
         if special is None:
             self._ordinary(index, request)
         else:
@@ -217,37 +230,73 @@ class SubscribeOperation:
 
     def _replay(self, index: int, request: Request, special: ReplayRequest) -> None:
         self._check_count(request.topic_filter)
+        session = self._session
         source = (b"$log/" if special.with_offset else b"$replay/") + special.topic_filter
-        reader = self._session.readers.get(source)
-        if reader is not None and request.topic_filter in reader.subscriptions:
-            # The same string again does not rewind; only its QoS may change.
+        reader = session.readers.get(source)
+        if (
+            reader is not None
+            and request.topic_filter in reader.subscriptions
+            and reader.options.start_text == self._options.start_text
+        ):
+            # The same string again does not rewind; only its options may change.
             self._router_add(reader, request, special)
             self._codes[index] = request.qos
             return
         feeds = self._broker.router.feeds_of([special.topic_filter])
+        until = self._options.until
 
-        def found(starts: Answer) -> None:
-            if isinstance(starts, ProtocolError):
-                self._refuse(index, starts)
-            elif isinstance(starts, StorageError):
-                self._refuse(index, ProtocolError(starts.detail, REFUSED))
-            elif self._alive():
-                self._start_replay(request, special, source, starts)
+        def ready(starts: dict[Feed, int], ends: dict[Feed, int]) -> None:
+            if self._alive():
+                self._start_replay(request, special, source, starts, ends)
                 self._codes[index] = request.qos
             self._finish_when_complete()
 
-        find_starts(special.start, special.topic_filter, feeds, self._broker.scheduler, found)
+        def started(starts: dict[Feed, int]) -> None:
+            if until is None:
+                ready(starts, {})
+            else:
+                self._find(index, until, special.topic_filter, feeds, partial(ready, starts))
 
-    def _start_replay(self, request: Request, special: ReplayRequest, source: bytes, starts: dict[Feed, int]) -> None:
+        self._find(index, special.start, special.topic_filter, feeds, started)
+
+    def _find(
+        self, index: int, where: From, topic_filter: bytes, feeds: set[Feed], done: Callable[[dict[Feed, int]], None]
+    ) -> None:
+        """Turn a `<from>` into offsets, or refuse the filter at `index`."""
+
+        def found(answer: Answer) -> None:
+            if isinstance(answer, ProtocolError):
+                self._refuse(index, answer)
+            elif isinstance(answer, StorageError):
+                self._refuse(index, ProtocolError(answer.detail, REFUSED))
+            else:
+                done(answer)
+                return
+            self._finish_when_complete()
+
+        find_starts(where, topic_filter, feeds, self._broker.scheduler, found)
+
+    def _start_replay(
+        self,
+        request: Request,
+        special: ReplayRequest,
+        source: bytes,
+        starts: dict[Feed, int],
+        ends: dict[Feed, int],
+    ) -> None:
         """Begin at `starts`; a subscription to the same filter with another <from> moves, it doesn't double."""
-        session = self._session
+        session, router = self._session, self._broker.router
+        ordinary = session.readers[ORDINARY].remove(request.topic_filter)
+        if ordinary is not None:
+            router.remove(ordinary)
         reader = session.readers.get(source)
         if reader is None:
             reader = session.readers[source] = Reader(session, source, addressed=special.with_offset)
         for name in list(reader.subscriptions):
             old = reader.remove(name)
             if old is not None:
-                self._broker.router.remove(old)
+                router.remove(old)
+        reader.set_options(self._options, {feed.log.name: offset for feed, offset in ends.items()})
         for feed, offset in starts.items():
             reader.place(feed, offset)
         self._router_add(reader, request, special)
