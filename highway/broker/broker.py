@@ -117,7 +117,7 @@ class Broker:
         route = self.router.route(run.topic_name)
         feed = route.feed
         if feed is None:
-            return Durability.FAST if self._publish_unlogged(run, route, publisher) else None
+            return self._publish_unlogged(run, route, puts, publisher)
         if not self.storage.writable:
             raise DiskFullError(f"log {feed.log.name!r}: the data directory takes no writes now")
         log = feed.log
@@ -152,17 +152,23 @@ class Broker:
         """Whether anybody subscribes to that topic, online or away."""
         return self.router.route(topic_name).has_subscribers
 
-    def _publish_unlogged(self, run: PublishRun, route: Route, publisher: Session | None) -> bool:
-        """Deliver a message on a `$...` topic to whoever is there; False for one that nobody may send or no entry takes."""
+    def _publish_unlogged(
+        self, run: PublishRun, route: Route, puts: Puts, publisher: Session | None
+    ) -> Durability | None:
+        """Deliver a message on a `$...` topic to whoever is there; None for one that nobody may send or no entry takes."""
         topic_name = run.topic_name
-        if not topic_name.startswith(b"$") or topic_name.startswith(OWN_TOPICS):
+        if not topic_name.startswith(b"$") or (topic_name.startswith(OWN_TOPICS) and not _is_bridge_state(topic_name)):
             self.counters.publish_dropped += len(run.payloads)
-            return False
+            return None
+        if run.retain:
+            self._retain(run, journal=True)
         now_ms = self.clock.now_ms()
         for payload in run.payloads:
-            message = Message(topic_name, payload, run.qos, False, run.properties, now_ms)
+            message = Message(topic_name, payload, run.qos, run.retain, run.properties, now_ms)
             self._deliver_unlogged(message, route, publisher)
-        return True
+        if puts:
+            self.store(puts)
+        return Durability.BALANCED if puts or run.retain else Durability.FAST
 
     def _deliver_unlogged(self, message: Message, route: Route, publisher: Session | None = None) -> None:
         for target in route.targets:
@@ -184,7 +190,7 @@ class Broker:
             for target in route.targets:
                 delivery.deliver_live(run, route, target)
 
-    def _retain(self, run: LiveRun, *, journal: bool) -> None:
+    def _retain(self, run: PublishRun | LiveRun, *, journal: bool) -> None:
         message = self._retained_message(run)
         if message.payload:
             self.retained.set(run.topic_name, message)
@@ -344,6 +350,12 @@ class Broker:
             client.will = None  # it is stored: the next start publishes it, unless the client is back by then
             client.end(ReasonCode.SERVER_SHUTTING_DOWN)
         self.wills.close()
+
+
+def _is_bridge_state(topic_name: bytes) -> bool:
+    """Whether it is the topic under which a bridge of mosquitto tells whether it is connected."""
+    levels = topic_name.split(b"/")
+    return len(levels) == 5 and levels[:3] == [b"$SYS", b"broker", b"connection"] and levels[4] == b"state"
 
 
 READ_RETRY_S = 1.0

@@ -171,6 +171,8 @@ class Client:
                 return
             mode = Durability.FAST
         if acks:
+            if self.version == V5 and run.qos == 1 and not broker.has_subscribers(run.topic_name):
+                acks = self._reasoned(run, ReasonCode.NO_MATCHING_SUBSCRIBERS)
             self._acks.append(acks)
             self._acks_mode = max(self._acks_mode, mode)
 
