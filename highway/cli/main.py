@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["highway", "main", "run"]
 
 _COMMANDS = {
+    "backup": ("highway.cli.backup", "backup"),
     "config": ("highway.cli.config", "config"),
     "fetch": ("highway.cli.fetch", "fetch"),
     "log": ("highway.cli.log", "log"),
