@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test check crash clean
+.PHONY: run test check crash mutations clean
 
 run: $(VENV)/.installed ## Install and serve on 127.0.0.1:1883, data in ./highway-data
 	exec $(BIN)/highway serve
@@ -24,6 +24,9 @@ check: $(VENV)/.installed-test ## Lint, format and types
 CYCLES ?= 100
 crash: $(VENV)/.installed-test ## Kill the broker and cut its power under load, CYCLES times each; the latter needs root
 	$(BIN)/python -m tests.crash.campaign both $(CYCLES) $(SEED)
+
+mutations: $(VENV)/.installed-test ## Take one safeguard out of the storage engine at a time: a test must see it
+	$(BIN)/python tests/crash/mutations.py
 
 clean: ## Remove the virtual environment and caches; data stays
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,6 +6,7 @@
     ├── StorageError             the durable log can't do what was asked
     │   ├── DataDirectoryError   the directory is of a newer format, incomplete, or can't be written
     │   │   └── DirectoryInUseError   another process has it open
+    │   ├── TargetNotEmptyError  a backup, or a restore, would mix with what is there
     │   ├── CorruptionError      bytes below the durable length are damaged: path, position, reason
     │   ├── DiskFullError        ENOSPC: nothing of the batch was accepted
     │   ├── DiskFailedError      a sync failed; what the page cache holds can't be trusted any more
@@ -39,6 +40,7 @@ __all__ = [
     "OffsetNotFoundError",
     "ProtocolError",
     "StorageError",
+    "TargetNotEmptyError",
 ]
 
 
@@ -80,6 +82,10 @@ class DataDirectoryError(StorageError):
 
 class DirectoryInUseError(DataDirectoryError):
     """Another process has the data directory open."""
+
+
+class TargetNotEmptyError(StorageError):
+    """A directory that something is to be written to isn't empty."""
 
 
 class CorruptionError(StorageError):

@@ -122,7 +122,7 @@ class Broker:
         route = self.router.route(run.topic_name)
         feed = route.feed
         if feed is None:
-            return Durability.FAST if self._publish_unlogged(run, route, publisher) else None
+            return self._publish_unlogged(run, route, puts, publisher)
         if not self.storage.writable:
             raise DiskFullError(f"log {feed.log.name!r}: the data directory takes no writes now")
         log = feed.log
@@ -163,19 +163,25 @@ class Broker:
         feed = self.router.route(topic_name).feed
         return Durability.FAST if feed is None else feed.log.settings.durability
 
-    def _publish_unlogged(self, run: PublishRun, route: Route, publisher: Session | None) -> bool:
-        """Deliver a message on a `$...` topic to whoever is there; False for one that nobody may send or no entry takes."""
+    def _publish_unlogged(
+        self, run: PublishRun, route: Route, puts: Puts, publisher: Session | None
+    ) -> Durability | None:
+        """Deliver a message on a `$...` topic to whoever is there; None for one that nobody may send or no entry takes."""
         topic_name = run.topic_name
         if topic_name.startswith(b"$fetch/") and answer_fetch(self, run):
-            return True
-        if not topic_name.startswith(b"$") or topic_name.startswith(OWN_TOPICS):
+            return Durability.FAST
+        if not topic_name.startswith(b"$") or (topic_name.startswith(OWN_TOPICS) and not _is_bridge_state(topic_name)):
             self.counters.publish_dropped += len(run.payloads)
-            return False
+            return None
+        if run.retain:
+            self._retain(run, journal=True)
         now_ms = self.clock.now_ms()
         for payload in run.payloads:
-            message = Message(topic_name, payload, run.qos, False, run.properties, now_ms)
+            message = Message(topic_name, payload, run.qos, run.retain, run.properties, now_ms)
             self.deliver_unlogged(message, route, publisher)
-        return True
+        if puts:
+            self.store(puts)
+        return Durability.BALANCED if puts or run.retain else Durability.FAST
 
     def deliver_unlogged(self, message: Message, route: Route, publisher: Session | None = None) -> None:
         """Hand a message that no log holds to those who are there and can take it now."""
@@ -198,7 +204,7 @@ class Broker:
             for target in route.targets:
                 delivery.deliver_live(run, route, target)
 
-    def _retain(self, run: LiveRun, *, journal: bool) -> None:
+    def _retain(self, run: PublishRun | LiveRun, *, journal: bool) -> None:
         message = self._retained_message(run)
         if message.payload:
             self.retained.set(run.topic_name, message)
@@ -372,6 +378,12 @@ class Broker:
             client.will = None  # it is stored: the next start publishes it, unless the client is back by then
             client.end(ReasonCode.SERVER_SHUTTING_DOWN)
         self.wills.close()
+
+
+def _is_bridge_state(topic_name: bytes) -> bool:
+    """Whether it is the topic under which a bridge of mosquitto tells whether it is connected."""
+    levels = topic_name.split(b"/")
+    return len(levels) == 5 and levels[:3] == [b"$SYS", b"broker", b"connection"] and levels[4] == b"state"
 
 
 READ_RETRY_S = 1.0

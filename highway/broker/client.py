@@ -186,7 +186,7 @@ class Client:
             return self._reasoned(run, ReasonCode.NOT_AUTHORIZED)
         if session is not None and session.ack_offsets:
             return self._acks_with_offsets(run, mode) or acks
-        if not self.broker.router.route(run.topic_name).has_subscribers:
+        if run.qos == 1 and not self.broker.router.route(run.topic_name).has_subscribers:
             return self._reasoned(run, ReasonCode.NO_MATCHING_SUBSCRIBERS)
         return acks
 

@@ -88,7 +88,7 @@ class Group:
         self.cursors: dict[Feed, GroupCursor] = {}
         self.dirty = False
         self.routed = Subscription(self, source, topic_filter, 2)  # the group's one entry in the router
-        self._turn = 0
+        self._turn = 0  # index of the member that comes next: the first that joined, then one after the other
         self._online: list[Member] = []
         self._matching: dict[bytes, bool] = {}
 
@@ -139,7 +139,9 @@ class Group:
         """A member can't be given messages for now."""
         member = self.members.get(session)
         if member is not None and member in self._online:
-            self._online.remove(member)
+            index = self._online.index(member)
+            del self._online[index]
+            self._turn -= index < self._turn
             if not self._online:
                 self.broker.router.remove(self.routed)
 
@@ -150,10 +152,11 @@ class Group:
     def _next_member(self) -> Member | None:
         """The member whose turn it is, of those that can take a message now."""
         online = self._online
-        for _ in range(len(online)):
-            self._turn = (self._turn + 1) % len(online)
-            if online[self._turn].can_take():
-                return online[self._turn]
+        for step in range(len(online)):
+            index = (self._turn + step) % len(online)
+            if online[index].can_take():
+                self._turn = (index + 1) % len(online)
+                return online[index]
         return None
 
     def deliver_unlogged(self, message: Message) -> bool:

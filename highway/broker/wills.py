@@ -95,9 +95,8 @@ class Wills:
         # In the same journal frame as the message: it is published once, also when the broker dies right here.
         puts: Puts = [] if client_id in self._broker.clients else [(key, None)]
         try:
-            self._broker.publish(run, puts)
-            if self._broker.router.feed(will.topic_name) is None:
-                self._broker.store(puts)  # no log took the message, and the change with it
+            if self._broker.publish(run, puts) is None:
+                self._broker.store(puts)  # nothing took the message, and the change with it
         except StorageError as error:
             logger.error("client %s: its will could not be stored: %s", client_id, error)
 

@@ -1,4 +1,4 @@
-"""`highway log`: look at logs on disk, also beside a running broker."""
+"""`highway log`: look at logs on disk, also beside a running broker; commands that need room have files of their own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from highway.cli.exits import CommandError, Exit
+from highway.cli.lazy import LazyGroup
 from highway.storage.inspection import LogInspection, SegmentInspection, inspect_log, list_log_directories
 
 if TYPE_CHECKING:
@@ -20,9 +21,17 @@ __all__ = ["log"]
 _CODECS = {0: "none", 1: "zstd"}
 
 
-@click.group()
+_COMMANDS = {
+    "dump": ("highway.cli.log_dump", "dump"),
+    "gaps": ("highway.cli.log_check", "gaps"),
+    "repair": ("highway.cli.log_check", "repair"),
+    "verify": ("highway.cli.log_check", "verify"),
+}
+
+
+@click.group(cls=LazyGroup, places=_COMMANDS)
 def log() -> None:
-    """Look at logs on disk, also beside a running broker."""
+    """Look at logs on disk, also beside a running broker, and mend what is damaged."""
 
 
 @log.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import click
 
 from highway import __version__
 from highway.cli.exits import Exit, exit_code_of
+from highway.cli.lazy import LazyGroup
 from highway.errors import ConfigError, HighwayError
 
 if TYPE_CHECKING:
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["highway", "main", "run"]
 
-# Command -> where it is. A command is imported when it is asked for: `highway fetch` shouldn't wait for the broker's
-# modules.
 _COMMANDS = {
+    "backup": ("highway.cli.backup", "backup"),
     "config": ("highway.cli.config", "config"),
     "fetch": ("highway.cli.fetch", "fetch"),
     "log": ("highway.cli.log", "log"),
@@ -29,21 +28,7 @@ _COMMANDS = {
 }
 
 
-class _LazyGroup(click.Group):
-    """A group that imports its commands one by one."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
-        return sorted(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in _COMMANDS:
-            return None
-        module, name = _COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), name)
-        return command
-
-
-@click.group(cls=_LazyGroup)
+@click.group(cls=LazyGroup, places=_COMMANDS)
 @click.version_option(__version__, prog_name="highway")
 def highway() -> None:
     """An MQTT broker that never forgets: every topic pattern is a durable log.

@@ -5,13 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.text import Text
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["MessageCounter"]
+__all__ = ["ByteBar", "MessageCounter"]
 
 
 class _Speed(ProgressColumn):
@@ -33,6 +44,34 @@ class MessageCounter:
             console=Console(stderr=True),
         )
         self._task = self._progress.add_task(what, total=None)
+
+    def add(self, count: int) -> None:
+        self._progress.advance(self._task, count)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+
+class ByteBar:
+    """A bar of bytes on standard error, as a context manager; it is gone when it ends, and the result stands alone."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._progress = Progress(
+            TextColumn(what),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(what, total=total)
 
     def add(self, count: int) -> None:
         self._progress.advance(self._task, count)

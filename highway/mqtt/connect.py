@@ -10,6 +10,7 @@ from highway.mqtt.properties import (
     Properties,
     PropertyId,
     encode_properties,
+    find_property,
     property_block,
     read_properties,
 )
@@ -215,9 +216,7 @@ def _read_credentials(reader: Reader, version: int, bits: int) -> tuple[str | No
 
 def _read_will(reader: Reader, version: int, bits: int) -> Will:
     """The will fields, which must be there when the will flag is set: [MQTT-3.1.2-9]."""
-    properties = read_properties(reader, WILL) if version == V5 else Properties()
-    delay = properties.will_delay_interval or 0
-    properties.will_delay_interval = None
+    raw, delay = _read_will_properties(reader) if version == V5 else (b"", 0)
     position = reader.position
     topic_name = reader.binary()
     try:
@@ -226,8 +225,20 @@ def _read_will(reader: Reader, version: int, bits: int) -> Will:
         error.position = position + 2
         raise
     payload = reader.binary()
-    raw = encode_properties(properties, WILL)
     return Will(topic_name, payload, bits >> 3 & 3, bool(bits & _WILL_RETAIN), raw, delay)
+
+
+def _read_will_properties(reader: Reader) -> tuple[bytes, int]:
+    """(raw block of the message to publish, as it came; its delay, which is cut out of it)."""
+    start = reader.position
+    reader.varint()
+    begin, reader.position = reader.position, start
+    delay = read_properties(reader, WILL).will_delay_interval
+    raw = reader.since(begin)
+    if delay is None:
+        return raw, 0
+    value_at = find_property(raw, WILL, PropertyId.WILL_DELAY_INTERVAL)
+    return raw[: value_at - 1] + raw[value_at + 4 :], delay
 
 
 def _encode_will(will: Will, version: int) -> bytes:

@@ -127,6 +127,10 @@ class Reader:
         """All bytes up to the packet's end."""
         return self.raw(self.end - self.position)
 
+    def since(self, position: int) -> bytes:
+        """The bytes read from `position` on."""
+        return self._data[position : self.position]
+
     def binary(self) -> bytes:
         """Binary data: a two-byte length, then as many bytes."""
         return self.raw(self.u16())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from highway.storage.checkpoint import NO_SEGMENT, Gap, LogState
@@ -58,7 +59,7 @@ class LogCheck:
         filesystem = self._descriptors.filesystem
         active = self._known.active_base
         bases = list_segments(filesystem.listdir(directory)) if filesystem.exists(directory) else []
-        for base, following in zip(bases, [*bases[1:], active], strict=True):
+        for base, following in pairwise([*bases, active]):
             if base < following <= self._known.log_start:
                 continue  # retention is about to delete it
             try:

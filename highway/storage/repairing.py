@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from highway.clock import SystemClock
 from highway.errors import CorruptionError, StorageError
 from highway.storage.checkpoint import CheckpointSlots
+from highway.storage.copying import copy_file
 from highway.storage.descriptors import Descriptors
 from highway.storage.engine import Storage
 from highway.storage.filesystem import FileSystem, OsFileSystem
@@ -162,13 +163,21 @@ def _keep(finding: Finding, filesystem: FileSystem, quarantine: Quarantine) -> N
 
 
 def _write_header(path: Path, files: Descriptors, log_uuid: bytes | None) -> None:
-    """Write a segment's header again, from its index or its first frame."""
+    """Write a segment's header again, from its index or its first frame; in a new file, because a backup may share it."""
+    filesystem = files.filesystem
     header = Segment.open_sealed(path, files).header
     if log_uuid is not None:
         header = dataclasses.replace(header, log_uuid=log_uuid)
-    with files.use(path) as fd:
-        files.filesystem.pwrite(fd, header.encode(), 0)
-        files.filesystem.fsync(fd)
+    temporary = path.with_suffix(".tmp")
+    copy_file(filesystem, path, temporary, lambda _: None)
+    fd = filesystem.open(temporary, write=True)
+    try:
+        filesystem.pwrite(fd, header.encode(), 0)
+        filesystem.fsync(fd)
+    finally:
+        filesystem.close(fd)
+    filesystem.rename(temporary, path)
+    filesystem.sync_dir(path.parent)
 
 
 def _mend(storage: Storage, todo: list[Finding], filesystem: FileSystem) -> None:

@@ -51,6 +51,24 @@ def test_members_take_turns_and_each_message_goes_to_one(rig: Rig) -> None:
     assert all(share == sorted(share) for share in shares)
 
 
+def test_turns_begin_with_the_member_that_joined_first(rig: Rig) -> None:
+    peers = [member(rig, f"m{number}") for number in range(3)]
+    for number in range(7):
+        publish(rig, number, 1, qos=0)
+    assert [take(peer) for peer in peers] == [[0, 3, 6], [1, 4], [2, 5]]
+
+
+def test_turns_go_on_in_order_when_a_member_goes(rig: Rig) -> None:
+    peers = [member(rig, f"m{number}") for number in range(4)]
+    publish(rig, 0, 2, qos=0)
+    peers[0].drop()
+    publish(rig, 2, 3, qos=0)
+    assert [take(peer) for peer in peers[1:]] == [[1, 4], [2], [3]]
+    peers[3].drop()
+    publish(rig, 5, 2, qos=0)
+    assert [take(peer) for peer in peers[1:3]] == [[6], [5]]
+
+
 def test_one_member_gets_everything_in_order(rig: Rig) -> None:
     only = member(rig, "m")
     publish(rig, 0, 50)

@@ -39,6 +39,11 @@ def closed_port():
         (["fetch", "a/+", "1"], "'a/+' can't be used here: a wildcard in a topic name"),
         (["fetch", "a"], "Missing argument 'OFFSET'"),
         (["fetch", "a", "x"], "'x' is not a valid integer"),
+        (["pub", "-t", "a", "-n", "--cafile", "gone"], "Invalid value for --cafile: gone: No such file or directory"),
+        (["pub", "-t", "a", "-n", "--cafile", "."], "Invalid value for --cafile: .: "),
+        (["sub", "-t", "a", "--cert", "x"], "--cert and --key are for TLS, which --cafile asks for"),
+        (["sub", "-t", "a", "--key", "x"], "--cert and --key are for TLS, which --cafile asks for"),
+        (["fetch", "a", "1", "--cafile", "x", "--key", "x"], "--key without the --cert that it belongs to"),
     ],
 )
 def test_wrong_usage(words, message, highway):

@@ -33,6 +33,15 @@ def test_the_will_s_delay_is_not_part_of_its_message():
     assert b"\x18\0\0\0\x1e\x01\x01" in packet.encode()
 
 
+@pytest.mark.parametrize("delay", ["", "180000001e"])
+def test_the_will_s_properties_keep_their_order(delay):
+    before, after = "2600016b000176" + "010126" + "00016b000177", "0300017426" + "00016b000178"
+    block = bytes.fromhex(before + delay + after)
+    body = b"\0\4MQTT\5\6\0\0\0" + b"\0\1a" + bytes((len(block),)) + block + b"\0\1t" + b"\0\0"
+    will = decode_packet(bytes((0x10, len(body))) + body, 5).will
+    assert will == Will(b"t", b"", properties=bytes.fromhex(before + after), delay_interval=30 if delay else 0)
+
+
 def test_before_5_0_a_will_has_no_properties():
     encoded = ConnectPacket(4, "a", will=Will(b"t", b"bye", properties=b"\x01\x01", delay_interval=3)).encode()
     assert decode_packet(encoded, 4).will == Will(b"t", b"bye")

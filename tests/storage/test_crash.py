@@ -170,6 +170,7 @@ def crashes(seed, steps, states):
     def hook(operation):
         if rng.random() >= chance[0]:
             return
+        work.look()  # what readers were shown while the operation before this one was under way counts too
         label = f"seed {seed}, before operation {operation.index} ({operation.kind} {operation.path.name})"
         ledger = copy.deepcopy(work.ledger)
         if rng.random() < 0.2:

@@ -1,0 +1,205 @@
+"""The mutation check: take one safeguard out of the storage engine at a time, and see that a test fails.
+
+    python tests/crash/mutations.py [NAME ...]
+
+Each mutant is made in a temporary copy of the tree and meets the few fast tests that must catch it. Exit code 1 if one
+survives, or if the tests fail without any mutation; 2 if a mutation doesn't apply any more: then the source it speaks of
+has changed, and the table below has to follow.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("highway", "tests", "config", "pyproject.toml")
+SECONDS = 120
+
+CRASHES = "tests/storage/test_crash.py"
+PROMISES = "tests/storage/test_promises.py"
+POWER_CUT = "tests/crash/test_campaigns.py::test_every_mode_keeps_its_promise_over_20_crashes[power-cut]"
+
+
+class Mutant(NamedTuple):
+    """`before` must stand in `file` exactly `times` times; it becomes `after`."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...] = (CRASHES,)
+    times: int = 1
+
+
+MUTANTS = (
+    Mutant(
+        "no fdatasync of the journal before the ack",
+        "highway/storage/journal.py",
+        "self._filesystem.fdatasync(self._file.fd)",
+        "pass",
+    ),
+    Mutant(
+        "the same, in the real broker under a power cut",
+        "highway/storage/filesystem.py",
+        "        os.fdatasync(fd)",
+        "        pass",
+        (POWER_CUT,),
+    ),
+    Mutant(
+        "SAFE acknowledged before the sync",
+        "highway/storage/commit.py",
+        "self._wait(self._synced_waiters, self.synced, callback)",
+        "self._wait(self._written_waiters, self.written, callback)",
+        (PROMISES,),
+    ),
+    Mutant(
+        "no sync of the directory of a new journal file",
+        "highway/storage/journal_files.py",
+        "self._filesystem.sync_dir(self._directory)",
+        "pass",
+    ),
+    Mutant(
+        "no sync of the directory of a new segment",
+        "highway/storage/segment.py",
+        "            filesystem.sync_dir(directory)",
+        "            pass",
+    ),
+    Mutant(
+        "no sync of the directory of a replaced file",
+        "highway/storage/meta.py",
+        "filesystem.sync_dir(path.parent)",
+        "pass",
+    ),
+    Mutant(
+        "no sync of segments at a checkpoint",
+        "highway/storage/segment.py",
+        "            self._files.filesystem.fdatasync(fd)\n        self.mark_durable(length)",
+        "            pass\n        self.mark_durable(length)",
+    ),
+    Mutant(
+        "no sync of a checkpoint before the journal is recycled",
+        "highway/storage/checkpoint.py",
+        "self._filesystem.fdatasync(fd)",
+        "pass",
+    ),
+    Mutant(
+        "no salt in the checksums of segment frames",
+        "highway/storage/format.py",
+        ", salt)",
+        ", 0)",
+        ("tests/storage/test_scan.py", "tests/storage/test_segment.py"),
+        times=6,
+    ),
+    Mutant(
+        "no salt in the checksums of journal frames",
+        "highway/storage/journal_format.py",
+        ", salt)",
+        ", 0)",
+        ("tests/storage/test_journal.py",),
+        times=2,
+    ),
+    Mutant(
+        "offsets shown without a durable reservation",
+        "highway/storage/log.py",
+        "level == 2 or end > ceiling or",
+        "level == 2 or",
+        (PROMISES,),
+    ),
+    Mutant(
+        "SAFE records shown before the sync",
+        "highway/storage/log.py",
+        "level == 2 or end > ceiling or",
+        "end > ceiling or",
+        (PROMISES,),
+    ),
+    Mutant(
+        "no reserved offsets skipped after an unclean stop",
+        "highway/storage/log_recovery.py",
+        "if state.ceiling > recovered:",
+        "if state.ceiling < 0:",
+    ),
+    Mutant(
+        "no read-back of what was synced",
+        "highway/storage/journal.py",
+        "self._read_back(frame)",
+        "pass",
+        ("tests/storage/test_journal.py",),
+    ),
+    Mutant(
+        "valid frames behind a torn one are kept",
+        "highway/storage/journal_reader.py",
+        "                _cut(scan, found[index:])\n                return",
+        "                pass",
+    ),
+)
+
+
+def run_tests(tree: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests],
+        check=False,
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+
+
+def copy_tree(target: Path) -> None:
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target / name)
+
+
+def verdict(tree: Path, mutant: Mutant) -> str:
+    """Return "killed by ...", "SURVIVED" or "DOES NOT APPLY ..."."""
+    path = tree / mutant.file
+    original = path.read_text(encoding="utf-8")
+    if original.count(mutant.before) != mutant.times:
+        return f"DOES NOT APPLY: {mutant.file} has {mutant.before!r} {original.count(mutant.before)} times"
+    path.write_text(original.replace(mutant.before, mutant.after), encoding="utf-8")
+    try:
+        done = run_tests(tree, mutant.tests)
+    except subprocess.TimeoutExpired:
+        return f"DOES NOT APPLY: no verdict within {SECONDS} s"
+    finally:
+        path.write_text(original, encoding="utf-8")
+    if done.returncode == 1:
+        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR tests"))]
+        return "killed by " + failed[0].split(" - ")[0].removeprefix("FAILED ") if failed else "killed"
+    if done.returncode == 0:
+        return "skipped: " + done.stdout.splitlines()[-1] if " passed" not in done.stdout else "SURVIVED"
+    return f"DOES NOT APPLY: pytest ended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}"
+
+
+def main(names: list[str]) -> int:
+    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    worst = 0
+    with tempfile.TemporaryDirectory(prefix="highway-mutants-") as directory:
+        tree = Path(directory)
+        copy_tree(tree)
+        tests = tuple(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
+        done = run_tests(tree, tests)
+        if done.returncode != 0:
+            sys.stdout.write(f"without any mutation:\n{done.stdout}\n")
+            return 1
+        for mutant in chosen:
+            started = time.monotonic()
+            found = verdict(tree, mutant)
+            sys.stdout.write(f"{mutant.name}: {found} ({time.monotonic() - started:.1f} s)\n")
+            sys.stdout.flush()
+            worst = max(worst, {"S": 1, "D": 2}.get(found[0], 0))
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
