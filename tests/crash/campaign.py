@@ -94,6 +94,7 @@ class Campaign:
         self.cycles = 0
         self.crashed_at = 0.0
         self.crashes_while_starting = 0
+        self.torn_tails = 0  # recoveries that had to cut some
 
     def close(self) -> None:
         if self.broker.process is not None:
@@ -122,7 +123,8 @@ class Campaign:
     def _start(self, number: int) -> None:
         self.broker.nursery = None if number % REAL_START_EVERY == 0 else self.nursery
         self.broker.start()
-        del self.broker.stderr[:-200]
+        self.torn_tails += bool(self.broker.lines("recovery: .* torn bytes cut"))
+        self.broker.stderr.clear()
 
     def _crash_while_starting(self) -> None:
         """What recovery has done when it is interrupted must not matter to the next one."""
@@ -205,6 +207,7 @@ class Campaign:
         lost = ", ".join(f"{found.lost} {mode.upper()}{self._window_text(mode)}" for mode, found in figures.items())
         return (
             f"{self.kind}: {self.cycles} cycles and {self.crashes_while_starting} crashes while starting, "
+            f"{self.torn_tails} torn tails, "
             f"{sum(found.acked for found in figures.values())} acked, lost {lost}, "
             f"{sum(found.lost_too_early for found in figures.values())} lost against a promise, "
             f"{sum(found.wrong for found in figures.values())} wrong, "
@@ -251,7 +254,7 @@ class PowerCutCampaign(Campaign):
 
     def crash(self) -> None:
         assert self.broker.process is not None
-        self.disk.cut(self.broker.process.pid)
+        self.disk.cut(self.broker.process.pid, self.choose)
         self.broker.wait(10)
         self.disk.restore()
 

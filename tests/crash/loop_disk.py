@@ -4,12 +4,14 @@
 nothing stored, and it would acknowledge what never was durable. Then the file system is shut down as it stands, without
 flushing its journal; the process dies, and what a new mount finds is what had been given to the device.
 
-What this can't show is a drive that lies about its own cache, or that writes the sectors of a crash out of order: the
-simulated disk of tests/storage does that.
+The kernel writes dirty pages back when it likes, and in any order. `cut` does so before the shutdown with a random
+share of them, so that a later frame may be on the disk and the one before it not. What this can't show is a drive that
+lies about its own cache, or a torn sector: the simulated disk of tests/storage does that.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import shutil
@@ -23,12 +25,17 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 if TYPE_CHECKING:
+    import random
     from types import TracebackType
 
 __all__ = ["LoopDisk", "loop_disk_missing", "wait_stopped"]
 
 _SHUTDOWN = 0x8004587D  # FS_IOC_SHUTDOWN
 _NO_LOG_FLUSH = 2
+_WRITE_AND_WAIT = 1 | 2 | 4
+_PAGE_BYTES = 4096
+_WRITTEN_BACK = {".wal", ".log"}
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _TOOLS = ("mkfs.ext4", "losetup", "mount", "umount")
 
@@ -104,24 +111,44 @@ class LoopDisk:
         _run("umount", str(self.mount_point))
         self._mounted = False
 
-    def cut(self, pid: int) -> None:
+    def cut(self, pid: int, choose: random.Random) -> None:
         """Take the power from the file system, with process `pid` stopped at that moment; then kill it.
 
         The caller waits for the process's end, and then calls `restore`.
         """
+        share = choose.choice((0.0, 0.5, 0.9))
         descriptor = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.kill(pid, signal.SIGSTOP)
             wait_stopped(pid)
+            if share:
+                self._write_back(choose, share)
             fcntl.ioctl(descriptor, _SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
             os.kill(pid, signal.SIGKILL)
         finally:
             os.close(descriptor)
 
+    def _write_back(self, choose: random.Random, share: float) -> None:
+        """Bring a share of the dirty pages to the device, without a sync: no metadata goes with them."""
+        for path in sorted(self.mount_point.rglob("*")):
+            if path.suffix not in _WRITTEN_BACK:
+                continue
+            with path.open("rb") as file:
+                for position in range(0, path.stat().st_size, _PAGE_BYTES):
+                    if choose.random() < share:
+                        sync_file_range(file.fileno(), position, _PAGE_BYTES)
+
     def restore(self) -> None:
         """Switch the power on again: unmount what is dead and mount what is stored."""
         self.unmount()
         self.mount()
+
+
+def sync_file_range(descriptor: int, position: int, length: int) -> None:
+    """Write dirty pages back and wait for it; Python has no such call."""
+    if _LIBC.sync_file_range(descriptor, ctypes.c_int64(position), ctypes.c_int64(length), _WRITE_AND_WAIT):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def wait_stopped(pid: int) -> None:

@@ -57,8 +57,8 @@ class Filler:
         self._client: RawClient | None = None
 
     def publish(self) -> bool:
-        """Publish 32 KiB that don't compress; return whether they were acknowledged."""
-        payload = b"%d " % next(self._numbers) + self._random.randbytes(32 * 1024)
+        """Publish 128 KiB that don't compress; return whether they were acknowledged."""
+        payload = b"%d " % next(self._numbers) + self._random.randbytes(128 * 1024)
         if self._client is None:
             self._client = self._broker.client(f"filler-{self.topic.replace('/', '-')}")
         try:
