@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings, strategies as st
 
 from highway.config.certificates import certificate_end, make_context, tls_faults
-from highway.config.loading import load_settings
+from highway.config.loading import load_settings, shipped_text
 from highway.config.models import TlsSettings
 from highway.config.rendering import to_yaml
 from highway.errors import CertificateError, ConfigError
@@ -258,3 +258,25 @@ def test_any_damage_is_a_fault_or_harmless_and_never_a_traceback(data, server, t
     except CertificateError as error:
         first = error.detail
     assert first in [fault.detail for fault in faults] or first is None
+
+
+def test_examples_of_the_shipped_configuration_are_valid(tmp_path, authority, server):
+    head, _, tail = shipped_text("highway.yaml").partition("  # secure:")
+    examples, _, tail = tail.partition("\n\n")
+    text = (
+        head + ("  # secure:" + examples).replace("\n  # ", "\n  ").replace("  # secure:", "  secure:") + "\n\n" + tail
+    )
+    (tmp_path / "topics.yaml").write_text("[]")
+    for name, file in (
+        ("server.pem", server.certfile),
+        ("server.key", server.keyfile),
+        ("devices.pem", authority.cafile),
+    ):
+        (tmp_path / name).write_bytes(file.read_bytes())
+    path = tmp_path / "highway.yaml"
+    path.write_text(text)
+    secure, web = load_settings(path, environ={}).listeners[1:]
+    assert secure.tls == TlsSettings(
+        tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "devices.pem", require_certificate=True
+    )
+    assert (secure.port, web.port, web.websocket) == (8883, 8083, "/mqtt")
