@@ -290,6 +290,7 @@ class Client:
 
     def _acknowledged(self, session: Session, packet_ids: Sequence[int]) -> None:
         session.dirty = True
+        session.window_full_since_ms = None
         if session.stored_ids:
             puts = acknowledged_puts(session, packet_ids)
             if puts:

@@ -155,6 +155,8 @@ class Cursor:
         chunk = delivery.encode_records(reader, records[start:end], session.quota, budget)
         if reader.pace is not None:
             reader.pace.take(chunk.count)
+        if chunk.scanned < end - start and len(chunk.offsets) == session.quota and session.window_full_since_ms is None:
+            session.window_full_since_ms = session.broker.clock.now_ms()
         # Past the last record of a batch come the holes that a compaction left: step over them too.
         whole = chunk.scanned == end - start
         at_end = whole and end == stop

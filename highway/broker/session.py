@@ -203,6 +203,7 @@ class Session:
         "topic_aliases",
         "version",
         "wants_reasons",
+        "window_full_since_ms",
     )
 
     def __init__(self, broker: Broker, client_id: str) -> None:
@@ -215,6 +216,7 @@ class Session:
         self.version = 4
         self.max_inflight = broker.settings.max_inflight
         self.max_packet_bytes = 0  # the largest packet that the client takes; 0: any
+        self.window_full_since_ms: int | None = None  # when the client last owed so many acknowledgements that we wait
         self.ack_offsets = False  # PUBACK and PUBREC say where the message is
         self.wants_reasons = True  # reason strings and user properties on acknowledgements
         self.topic_alias_maximum = 0

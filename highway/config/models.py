@@ -57,4 +57,5 @@ class Settings:
     logs: tuple[LogSettings, ...]
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
+    http: tuple[str, int] | None = None  # address and port of the HTTP API beside the unix socket
     warnings: tuple[str, ...] = ()

@@ -18,7 +18,8 @@ from highway.clock import SystemClock
 from highway.errors import DiskFailedError, StorageError
 from highway.storage import Storage
 
-from .connection import Connections
+from .connection import Connections, format_address
+from .http import ADMIN_SOCKET, HttpServer
 from .listening import Door, open_door
 from .tls import TlsContexts
 
@@ -108,7 +109,11 @@ async def _serve(settings: Settings) -> int:
     broker = Broker(settings.broker, storage, loop, clock)
     connections = Connections(broker, loop)
     doors: list[Door] = []
+    http = HttpServer(broker, loop)
     try:
+        await http.start(settings.data_dir / ADMIN_SOCKET, settings.http)
+        if settings.http is not None:
+            _say(f"HTTP on http://{format_address(*settings.http)}")
         for listener in settings.listeners:
             # One by one: when one fails, those before it are closed below.
             doors.append(await open_door(listener, connections, contexts))
@@ -122,6 +127,7 @@ async def _serve(settings: Settings) -> int:
     finally:
         for door in doors:
             door.close()
+        await http.close()
         broker.close()
         storage.close()
     return code

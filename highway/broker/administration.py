@@ -1,0 +1,207 @@
+"""What operators see and move: the state of the broker, of its logs and of its sessions.
+
+Everything is returned as plain values under the names that the HTTP API and `--json` promise; nothing here prints.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from highway.errors import HighwayError, ProtocolError, StorageError
+from highway.mqtt import ReasonCode
+
+from . import session_store
+from .replay import Answer, find_starts
+from .replay_from import parse_from
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .broker import Broker
+    from .cursor import Cursor
+    from .feed import Feed
+    from .session import Session
+
+__all__ = [
+    "drop_session",
+    "log_of",
+    "logs",
+    "reset_session",
+    "session_detail",
+    "session_of",
+    "sessions",
+    "status",
+    "unread_batches",
+]
+
+
+def status(broker: Broker) -> dict[str, Any]:
+    """The broker as a whole."""
+    storage, counters = broker.storage, broker.counters
+    fault = storage.fault
+    return {
+        "uptime_seconds": round(broker.clock.monotonic() - broker.started, 3),
+        "writable": storage.writable,
+        "fault": None if fault is None else str(fault),
+        "recovery": str(storage.report),
+        "clients_connected": counters.clients_connected,
+        "sessions": len(broker.sessions),
+        "groups": len(broker.groups),
+        "subscriptions": sum(session.subscription_count for session in broker.sessions.values()),
+        "retained": len(broker.retained),
+        "publish_received": counters.publish_received,
+        "publish_sent": counters.publish_sent,
+        "publish_dropped": counters.publish_dropped,
+        "unsynced_bytes": storage.unsynced_bytes,
+        "backlog_bytes": storage.backlog_bytes,
+    }
+
+
+def logs(broker: Broker) -> list[dict[str, Any]]:
+    """Every configured log."""
+    return [log_of(broker, name) for name in broker.feeds]
+
+
+def log_of(broker: Broker, name: str) -> dict[str, Any]:
+    """One log; KeyError where there is none of that name."""
+    feed = broker.feeds[name]
+    log = feed.log
+    return {
+        "log": name,
+        "topics": [entry.topic_filter.decode() for entry in broker.settings.entries if entry.log == name],
+        "durability": log.settings.durability.name,
+        "log_start_offset": log.log_start_offset,
+        "high_watermark": feed.visible,
+        "log_end_offset": log.log_end_offset,
+        "bytes": sum(segment.length for segment in log.writer.segments),
+        "segments": len(log.writer.segments),
+        "gaps": [
+            {"from": gap.from_offset, "to": gap.to_offset - 1, "reason": gap.reason, "when_ms": gap.when_ms}
+            for gap in log.gaps
+        ],
+        "newest_ms": log.last_ms or None,
+        "readers": len(feed.cursors),
+    }
+
+
+def session_of(broker: Broker, client_id: str) -> Session:
+    """The session of a client; HighwayError where there is none."""
+    session = broker.sessions.get(client_id)
+    if session is None:
+        raise HighwayError(f"there is no session of client {client_id!r}")
+    return session
+
+
+def sessions(broker: Broker) -> list[dict[str, Any]]:
+    """Every session, in one line each."""
+    return [_summary(session) for session in broker.sessions.values()]
+
+
+def _summary(session: Session) -> dict[str, Any]:
+    cursors = list(session.cursors())
+    catching_up = any(not cursor.live for cursor in cursors)
+    oldest = next(iter(session.inflight), None)
+    return {
+        "client": session.client_id,
+        "online": session.link is not None,
+        "peer": None if session.link is None else session.link.peer,
+        "protocol": session.version,
+        "persistent": session.persistent,
+        "state": "OFFLINE" if session.link is None else "CATCHUP" if catching_up else "LIVE",
+        "subscriptions": session.subscription_count,
+        "lag": sum(_lag(cursor) for cursor in cursors),
+        "inflight": len(session.inflight),
+        "window_full_since_ms": session.window_full_since_ms,
+        "oldest_unacked": None if oldest is None else _where(oldest[0], oldest[1]),
+        "expires_at_ms": session.expires_at_ms,
+    }
+
+
+def _where(packet_id: int, entry: Any) -> dict[str, Any]:
+    cursor, where, _ = entry
+    if cursor is None:
+        return {"packet_id": packet_id, "topic": where.topic_name.decode()}
+    return {"packet_id": packet_id, "log": cursor.feed.log.name, "offset": where}
+
+
+def _lag(cursor: Cursor) -> int:
+    return max(0, cursor.feed.visible - cursor.next_offset)
+
+
+def session_detail(session: Session) -> dict[str, Any]:
+    """One session with its subscriptions and its position in every log."""
+    detail = _summary(session)
+    detail["filters"] = [
+        {"filter": s.name.decode(), "qos": s.qos}
+        for s in (*session.subscriptions(), *(shared for _, shared in session.groups.values()))
+    ]
+    detail["positions"] = [
+        {
+            "log": cursor.feed.log.name,
+            "source": cursor.reader.source.decode() or None,
+            "next_offset": cursor.next_offset,
+            "high_watermark": cursor.feed.visible,
+            "lag": _lag(cursor),
+            "state": "OFFLINE" if session.link is None else "LIVE" if cursor.live else "CATCHUP",
+        }
+        for cursor in session.cursors()
+    ]
+    return detail
+
+
+def unread_batches(session: Session) -> list[tuple[Cursor, int]]:
+    """Cursors that lag, with the offset whose commit time says by how long."""
+    return [(cursor, cursor.next_offset) for cursor in session.cursors() if _lag(cursor)]
+
+
+def reset_session(
+    broker: Broker, client_id: str, text: str, done: Callable[[dict[str, int] | HighwayError], None]
+) -> None:
+    """Move the ordinary subscriptions of a session to `<from>`; `done` gets the new offset by log, or why not."""
+    session = session_of(broker, client_id)
+    (reader,) = (reader for reader in session.readers.values() if not reader.source)
+    try:
+        start = parse_from(text.encode(), broker.clock.now_ms())
+    except ProtocolError as error:
+        done(error)
+        return
+
+    def found(answer: Answer) -> None:
+        if isinstance(answer, ProtocolError | StorageError):
+            done(answer)
+            return
+        for feed, offset in answer.items():
+            _move(reader.cursors[feed] if feed in reader.cursors else reader.cursor(feed), feed, offset)
+        for subscription in reader.subscriptions.values():
+            subscription.since.clear()
+        reader.changed()
+        if session.persistent:
+            broker.store(session_store.position_puts(session))
+        broker.pump_later(session)
+        done({feed.log.name: offset for feed, offset in answer.items()})
+
+    def _move(cursor: Cursor, feed: Feed, offset: int) -> None:
+        offset = max(offset, feed.log.log_start_offset)
+        if session.link is None:
+            cursor.suspend_at(offset)
+        else:
+            cursor.move_to(offset)
+
+    # The filters together stand for one: what any of them selects.
+    filters = list(reader.subscriptions)
+    if len(filters) == 1:
+        find_starts(start, filters[0], list(reader.cursors), broker.scheduler, found)
+    else:
+        find_starts(start, b"#", list(reader.cursors), broker.scheduler, found)
+
+
+def drop_session(broker: Broker, client_id: str) -> None:
+    """End a session for good, and its connection if it has one."""
+    session = session_of(broker, client_id)
+    client = broker.clients.get(client_id)
+    if client is not None:
+        client.end(ReasonCode.ADMINISTRATIVE_ACTION)
+    if client_id in broker.sessions:
+        broker.store(broker.lifecycle.end_session(session))
