@@ -118,7 +118,7 @@ class WebSocketTransport(asyncio.Protocol, asyncio.Transport):
 
     def write(self, data: Any) -> None:
         """Send MQTT bytes, in one frame with all others of this turn of the loop."""
-        if not data:
+        if self._closing or not data:
             return  # an empty frame would say nothing
         self._unsent.append(data)
         self._unsent_bytes += len(data)
