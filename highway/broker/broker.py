@@ -105,7 +105,6 @@ class Broker:
         for group, _ in session.groups.values():
             group.went_offline(session)
         session.behind.clear()
-        session.retained.clear()
         session.corked = 0
         session.resend.extendleft(reversed(session.inflight.drain()))
         self._pumps.pop(session, None)
@@ -144,7 +143,7 @@ class Broker:
         data = route.encode_records(run.payloads, flags, log.delta_ms(), properties)
         if run.retain and not feed.is_delayed:
             # [MQTT-3.3.1-5] The last message of a run is the one that stays.
-            puts = [*puts, session_store.retained_put(self._retained_message(run))]
+            puts = [*puts, session_store.retained_put(self._retained_message(run, publisher))]
         feed.expect(run, publisher)
         try:
             log.append(data, len(run.payloads), requests.durability, puts)
@@ -155,8 +154,9 @@ class Broker:
             raise
         return max(log.acknowledge_at, requests.durability)
 
-    def _retained_message(self, run: PublishRun | LiveRun) -> Message:
-        return Message(run.topic_name, run.payloads[-1], run.qos, True, run.properties, self.clock.now_ms())
+    def _retained_message(self, run: PublishRun | LiveRun, publisher: Session | None) -> Message:
+        client_id = "" if publisher is None else publisher.client_id
+        return Message(run.topic_name, run.payloads[-1], run.qos, True, run.properties, self.clock.now_ms(), client_id)
 
     def entry_durability(self, topic_name: bytes) -> Durability:
         """The point at which a repetition of a message on that topic is acknowledged."""
@@ -174,7 +174,7 @@ class Broker:
             self.counters.publish_dropped += len(run.payloads)
             return None
         if run.retain:
-            self._retain(run, journal=True)
+            self._retain(run, publisher, journal=True)
         now_ms = self.clock.now_ms()
         for payload in run.payloads:
             message = Message(topic_name, payload, run.qos, run.retain, run.properties, now_ms)
@@ -199,13 +199,13 @@ class Broker:
         """A run became visible."""
         route = self.router.route(run.topic_name)
         if run.retain:
-            self._retain(run, journal=route.feed is not None and route.feed.is_delayed)
+            self._retain(run, run.publisher, journal=route.feed is not None and route.feed.is_delayed)
         if route.feed is None or not route.feed.is_delayed:
             for target in route.targets:
                 delivery.deliver_live(run, route, target)
 
-    def _retain(self, run: PublishRun | LiveRun, *, journal: bool) -> None:
-        message = self._retained_message(run)
+    def _retain(self, run: PublishRun | LiveRun, publisher: Session | None, *, journal: bool) -> None:
+        message = self._retained_message(run, publisher)
         if message.payload:
             self.retained.set(run.topic_name, message)
         else:
@@ -343,6 +343,8 @@ class Broker:
                 session.dirty = False
                 if session.persistent:
                     puts += session_store.position_puts(session)
+                    if session.snapshots_stored and not session.has_snapshot_in_flight():
+                        puts.append(session_store.session_put(session))
         for group in self.groups.values():
             if group.dirty:
                 group.dirty = False

@@ -316,9 +316,9 @@ class Client:
             return
         # An id that is unknown is answered all the same: a client that lost our PUBCOMP could not finish otherwise.
         pubrel = PubrelPacket(packet.packet_id).encode(session.version)
-        if known and session.persistent and entry is not None and entry[0] is not None and isinstance(entry[1], int):
+        if known and session.persistent and entry is not None:
             # Were PUBREL sent first and this lost, the message would be sent again and taken for a new one.
-            self.broker.store([released_put(session, packet.packet_id, entry[0], entry[1], entry[2])])
+            self.broker.store([released_put(session, packet.packet_id, entry)])
             self._acks_mode = max(self._acks_mode, Durability.BALANCED)
         self._acks.append(pubrel)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .session import Reader, Session, Subscription
     from .shared import Member
 
-__all__ = ["Chunk", "Plan", "addressed_name", "deliver_live", "encode_records"]
+__all__ = ["NOTHING", "Chunk", "Plan", "addressed_name", "deliver_live", "encode_records"]
 
 PUBLISH = 0x30
 _SUBSCRIPTION_IDENTIFIER = bytes((PropertyId.SUBSCRIPTION_IDENTIFIER,))
@@ -89,13 +89,16 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
         # A shared subscription, where the group chooses a member, or a reader each of whose messages is looked at.
         cursor.fall_back(run.base_offset)
         return
-    plan = target.plan if run.publisher is not session else target.plan.own
+    publisher = run.publisher
+    # By the client id: the session of a SAFE message's publisher may be another one by now. 5.0 [MQTT-3.8.3-3]
+    is_own = publisher is session or (publisher is not None and publisher.client_id == session.client_id)
+    plan = target.plan.own if is_own else target.plan
     if plan.qos < 0:
         return
     link = session.link
     qos = min(run.qos, plan.qos)
     count = len(run.payloads)
-    if link is None or link.congested or (qos and session.quota < count):
+    if link is None or link.congested or session.corked or (qos and session.quota < count):
         cursor.fall_back(run.base_offset)
         return
     # The packet ids of QoS 2 are journaled before they are used, and sizes are looked at one by one: see Cursor.

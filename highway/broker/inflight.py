@@ -40,6 +40,7 @@ class Message(NamedTuple):
     retain: bool
     properties: bytes
     stored_ms: int = 0  # when the broker took it
+    publisher: str = ""  # client id of who published a retained message, for No Local
 
     def encode(self, version: int, qos: int, packet_id: int = 0, *, dup: bool = False) -> bytes:
         """The PUBLISH at a granted QoS."""

@@ -147,14 +147,12 @@ def _send_repeated(session: Session, packet_id: int, qos: int, message: Message)
 
 def _send_retained(session: Session) -> None:
     """Send the next retained message that a SUBSCRIBE asked for, as it is now and not as it was then."""
-    topic_names, plan = session.retained[0]
-    topic_name = next(topic_names, None)
-    if topic_name is None:
+    snapshot = session.retained[0]
+    message = snapshot.next(session.broker.retained)
+    if message is None:
         session.retained.popleft()
-        return
-    message = session.broker.retained.get(topic_name)
-    if message is not None:
-        session.send_message(message, plan)
+    else:
+        session.send_message(message, snapshot.plan)
 
 
 def send_gap_notice(session: Session, cursor: Cursor | GroupCursor, gap: Gap) -> None:

@@ -23,9 +23,12 @@ from .delivery import Plan
 from .inflight import Inflight
 from .pace import Pace
 from .replay_options import NO_OPTIONS
+from .snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from highway.errors import StorageError
 
     from .broker import Broker
     from .feed import Feed
@@ -198,6 +201,7 @@ class Session:
         "received",
         "resend",
         "retained",
+        "snapshots_stored",
         "stored_ids",
         "topic_alias_maximum",
         "topic_aliases",
@@ -227,7 +231,8 @@ class Session:
         self.behind: dict[Cursor, None] = {}  # cursors in CATCHUP, in the order of their turns
         self.inflight = Inflight()
         self.resend: deque[tuple[int, Entry]] = deque()  # of an earlier connection, not sent again yet
-        self.retained: deque[tuple[Iterator[bytes], Plan]] = deque()  # topic names still to be sent, and how
+        self.retained: deque[Snapshot] = deque()  # retained messages still to be sent, by subscription
+        self.snapshots_stored = False  # the journal knows of unfinished ones
         self.received: set[int] = set()  # QoS 2 packet ids that came in and were not released
         self.stored_ids: set[int] = set()  # in-flight packet ids that the journal knows
         self.corked = 0  # SUBACKs on their way; nothing goes out before them
@@ -269,6 +274,10 @@ class Session:
             if found is None:
                 return False
             left = found
+        if message.publisher == self.client_id and message.publisher:
+            plan = plan.own  # 5.0 [MQTT-3.8.3-3]
+        if plan.qos < 0:
+            return False
         qos = min(message.qos, plan.qos)
         retain = message.retain and plan.retain_as_published
         # What is kept until the acknowledgement has its whole life in it: it counts from `stored_ms` when sent again.
@@ -281,8 +290,41 @@ class Session:
             packet_id = self.inflight.take_message(kept, qos) if self.quota > 0 else 0
             if not packet_id:
                 return False
-        self.send(outgoing.encode(self.version, qos, packet_id), 1)
+        packet = outgoing.encode(self.version, qos, packet_id)
+        if qos == 2 and self.persistent:
+            self._send_journaled(packet)
+        else:
+            self.send(packet, 1)
         return True
+
+    def _send_journaled(self, packet: bytes) -> None:
+        """Send a QoS 2 message once the journal knows its packet id, and nothing else before; see `Cursor`."""
+        link = self.link
+        self.corked += 1
+
+        def written(error: StorageError | None) -> None:
+            if link is None or self.link is not link:
+                return  # the connection went, and the cork with it
+            self.corked -= 1
+            if error is None:
+                self.send(packet, 1)
+            self.broker.pump_later(self)
+
+        self.broker.store_inflight(self, written)
+
+    def add_snapshot(self, subscription: Subscription) -> None:
+        """Send the retained messages that a subscription selects, from the beginning."""
+        self.drop_snapshot(subscription.name)
+        self.retained.append(Snapshot(subscription))
+
+    def drop_snapshot(self, name: bytes) -> None:
+        """Send no more retained messages for a subscription."""
+        if self.retained:
+            self.retained = deque(snapshot for snapshot in self.retained if snapshot.subscription.name != name)
+
+    def has_snapshot_in_flight(self) -> bool:
+        """Whether retained messages are still to be sent, or to be acknowledged."""
+        return bool(self.retained) or any(cursor is None for _, (cursor, _, _) in (*self.inflight, *self.resend))
 
     def subscriptions(self) -> Iterator[Subscription]:
         """Every subscription of every reader; shared ones are in `groups`."""

@@ -1,13 +1,16 @@
 """What of sessions and retained messages is durable, and how it is written into the log's key-value store.
 
     key                                      value
-    s/<client id>                            the session: expiry, next packet id, subscriptions (JSON)
+    s/<client id>                            the session: expiry, next packet id, subscriptions, snapshots (JSON)
     p/<client id> NUL <log> NUL <source>     position of one cursor, u64: below it everything is acknowledged or in o/
-    o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source
+    o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source; with state bit 7
+                                             one that no log holds: taken at ms u64, topic length u16, properties length
+                                             u16, topic, properties, payload (state bit 6: RETAIN)
     g/<share name and filter> NUL <log>      position of a group of a shared subscription, as p/
     q/<client id> NUL <packet id, 2 B>       a QoS 2 message that came in and was not released
     w/<client id>                            the will of a connection: see `wills`
-    r/<topic>                                the retained message: QoS u8, properties length u16, taken at ms u64, properties, payload
+    r/<topic>                                the retained message: QoS u8, properties length u16, taken at ms u64, with QoS
+                                             bit 7 client id length u16 and client id of the publisher; properties, payload
 
 The functions that end in `_puts` give the changes, and the caller decides which journal frame they go into: a QoS 2
 packet id must stand in the frame of its message. Client ids, log names and sources can't hold a NUL.
@@ -23,9 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from highway.mqtt.topics import SHARE_PREFIX
 
-from .inflight import Message
+from .cursor import Cursor
+from .inflight import RELEASED, Message
 from .replay_options import NO_OPTIONS, ReplayOptions
-from .session import Reader, Session, Subscription
+from .session import ORDINARY, Reader, Session, Subscription
+from .shared import Group, GroupCursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,9 +38,8 @@ if TYPE_CHECKING:
     from highway.storage import Meta
 
     from .broker import Broker
-    from .cursor import Cursor
     from .feed import Feed
-    from .shared import Group, GroupCursor
+    from .inflight import Entry
 
 __all__ = [
     "Puts",
@@ -59,14 +63,20 @@ Puts = list[tuple[bytes, "bytes | None"]]
 _POSITION = struct.Struct(">Q")
 _INFLIGHT = struct.Struct(">BQ")
 _RETAINED = struct.Struct(">BHQ")
+_PUBLISHER = struct.Struct(">H")
+_MESSAGE = struct.Struct(">HH")
+_FLAG_PUBLISHER = 0x80  # of the QoS byte of a retained message
+_FLAG_MESSAGE, _FLAG_RETAIN = 0x80, 0x40  # of the state byte of a message in flight
 
 
 def session_put(session: Session) -> tuple[bytes, bytes]:
-    """The session itself, without positions and messages in flight."""
+    """The session itself, without positions and messages in flight; notes which snapshots are stored now."""
+    session.snapshots_stored = bool(session.retained)
     value = {
         "expiry_ms": session.expiry_ms,
         "expires_at_ms": session.expires_at_ms,
         "next_packet_id": session.inflight.next_id,
+        "snapshots": [snapshot.subscription.name.decode() for snapshot in session.retained],
         "subscriptions": [
             {
                 "name": s.name.decode(),
@@ -150,26 +160,41 @@ def _packet_key(prefix: bytes, client_id: str, packet_id: int) -> bytes:
 
 
 def inflight_puts(session: Session) -> Puts:
-    """Every logged message in flight that is not stored yet, by packet id."""
+    """Every message in flight that is not stored yet, by packet id."""
     puts: Puts = []
-    for packet_id, (cursor, where, state) in (*session.inflight, *session.resend):
-        if cursor is None or not isinstance(where, int) or packet_id in session.stored_ids:
-            continue
-        session.stored_ids.add(packet_id)
-        puts.append((_packet_key(b"o", session.client_id, packet_id), _entry(cursor, where, state)))
+    for packet_id, entry in (*session.inflight, *session.resend):
+        if packet_id not in session.stored_ids:
+            session.stored_ids.add(packet_id)
+            puts.append((_packet_key(b"o", session.client_id, packet_id), _encode_entry(entry)))
     return puts
 
 
-def _entry(cursor: Cursor | GroupCursor, offset: int, state: int) -> bytes:
-    return _INFLIGHT.pack(state, offset) + cursor.feed.log.name.encode() + b"\0" + cursor.reader.source
+def _encode_entry(entry: Entry) -> bytes:
+    cursor, where, state = entry
+    if cursor is not None and isinstance(where, int):
+        return _INFLIGHT.pack(state, where) + cursor.feed.log.name.encode() + b"\0" + cursor.reader.source
+    assert isinstance(where, Message)
+    state |= _FLAG_MESSAGE | (_FLAG_RETAIN if where.retain else 0)
+    if entry[2] == RELEASED:
+        where = Message(b"", b"", 0, False, b"", where.stored_ms)  # only a packet id any more
+    head = _INFLIGHT.pack(state, where.stored_ms) + _MESSAGE.pack(len(where.topic_name), len(where.properties))
+    return head + where.topic_name + where.properties + where.payload
 
 
-def released_put(
-    session: Session, packet_id: int, cursor: Cursor | GroupCursor, offset: int, state: int
-) -> tuple[bytes, bytes]:
+def _decode_message(value: bytes) -> Message:
+    state, stored_ms = _INFLIGHT.unpack_from(value)
+    topic_length, properties_length = _MESSAGE.unpack_from(value, _INFLIGHT.size)
+    topic_at = _INFLIGHT.size + _MESSAGE.size
+    properties_at = topic_at + topic_length
+    payload_at = properties_at + properties_length
+    topic_name, properties = value[topic_at:properties_at], value[properties_at:payload_at]
+    return Message(topic_name, value[payload_at:], state & 3, bool(state & _FLAG_RETAIN), properties, stored_ms)
+
+
+def released_put(session: Session, packet_id: int, entry: Entry) -> tuple[bytes, bytes]:
     """A QoS 2 message in flight that moved on to another state."""
     session.stored_ids.add(packet_id)
-    return _packet_key(b"o", session.client_id, packet_id), _entry(cursor, offset, state)
+    return _packet_key(b"o", session.client_id, packet_id), _encode_entry(entry)
 
 
 def acknowledged_puts(session: Session, packet_ids: Iterable[int]) -> Puts:
@@ -198,7 +223,9 @@ def retained_put(message: Message) -> tuple[bytes, bytes | None]:
     """The retained message of a topic. [MQTT-3.3.1-10] An empty payload removes it."""
     if not message.payload:
         return b"r/" + message.topic_name, None
-    head = _RETAINED.pack(message.qos, len(message.properties), message.stored_ms)
+    publisher = message.publisher.encode()
+    head = _RETAINED.pack(message.qos | _FLAG_PUBLISHER, len(message.properties), message.stored_ms)
+    head += _PUBLISHER.pack(len(publisher)) + publisher
     return b"r/" + message.topic_name, head + message.properties + message.payload
 
 
@@ -206,8 +233,13 @@ def load_retained(meta: Meta) -> Iterator[Message]:
     """The stored retained messages."""
     for key, value in meta.items(b"r/"):
         qos, length, stored_ms = _RETAINED.unpack_from(value)
-        at = _RETAINED.size + length
-        yield Message(key[2:], value[at:], qos, True, value[_RETAINED.size : at], stored_ms)
+        start, publisher = _RETAINED.size, ""
+        if qos & _FLAG_PUBLISHER:
+            (size,) = _PUBLISHER.unpack_from(value, start)
+            start += _PUBLISHER.size + size
+            publisher = value[start - size : start].decode()
+        at = start + length
+        yield Message(key[2:], value[at:], qos & 3, True, value[start:at], stored_ms, publisher)
 
 
 def load_sessions(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> dict[str, Session]:
@@ -261,6 +293,10 @@ def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Ses
             )
             reader.set_options(options, replay["until"])
         reader.changed()
+    for name in stored.get("snapshots", ()):
+        promised = session.readers[ORDINARY].subscriptions.get(name.encode())
+        if promised is not None:
+            session.add_snapshot(promised)
     return session
 
 
@@ -293,16 +329,11 @@ def _load_packet_ids(broker: Broker, meta: Meta, sessions: dict[str, Session], f
     for key, value in meta.items(b"o/"):
         client, packet_id = key[2:-3], int.from_bytes(key[-2:], "big")
         session = sessions.get(client.decode())
-        state, offset = _INFLIGHT.unpack_from(value)
-        log, source = value[_INFLIGHT.size :].split(b"\0", 1)
-        feed = feeds.get(log.decode())
-        reader: Reader | Group | None = None
-        if session is not None:
-            reader = broker.groups.get(source) if source.startswith(SHARE_PREFIX) else session.readers.get(source)
-        if session is not None and reader is not None and feed is not None and feed in reader.cursors:
+        entry = None if session is None else _load_entry(broker, session, feeds, value)
+        if session is not None and entry is not None:
             session.stored_ids.add(packet_id)
             session.inflight.reserve(packet_id)
-            session.resend.append((packet_id, (reader.cursors[feed], offset, state)))
+            session.resend.append((packet_id, entry))
     for key, _ in meta.items(b"q/"):
         session = sessions.get(key[2:-3].decode())
         if session is not None:
@@ -312,6 +343,24 @@ def _load_packet_ids(broker: Broker, meta: Meta, sessions: dict[str, Session], f
         session.resend = type(session.resend)(sorted(session.resend, key=_send_order))
 
 
-def _send_order(row: tuple[int, Any]) -> tuple[str, bytes, int]:
-    cursor, offset, _ = row[1]
-    return cursor.feed.log.name, cursor.reader.source, offset
+def _load_entry(broker: Broker, session: Session, feeds: dict[str, Feed], value: bytes) -> Entry | None:
+    state, offset = _INFLIGHT.unpack_from(value)
+    if state & _FLAG_MESSAGE:
+        return None, _decode_message(value), state & 3
+    log, source = value[_INFLIGHT.size :].split(b"\0", 1)
+    feed = feeds.get(log.decode())
+    if feed is None:
+        return None
+    # A cursor of its own where the subscription is gone: what was sent for it is completed, [MQTT-3.10.4-3].
+    if source.startswith(SHARE_PREFIX):
+        group = broker.groups.get(source) or Group(broker, source, source.split(b"/", 2)[2])
+        return group.cursors.get(feed) or GroupCursor(group, feed, offset), offset, state
+    reader = session.readers.get(source) or Reader(session, source, addressed=source.startswith(b"$log/"))
+    return reader.cursors.get(feed) or Cursor(reader, feed, offset), offset, state
+
+
+def _send_order(row: tuple[int, Entry]) -> tuple[str, bytes, int]:
+    packet_id, (cursor, where, _) = row
+    if cursor is None or not isinstance(where, int):
+        return "", b"", packet_id
+    return cursor.feed.log.name, cursor.reader.source, where

@@ -146,8 +146,9 @@ class Group:
                 self.broker.router.remove(self.routed)
 
     def plan_for(self, session: Session, topic_name: bytes) -> delivery.Plan:
-        """How a message of a topic goes to one of the group's sessions."""
-        return self.members[session].plan(topic_name)
+        """How a message of a topic goes to one of the group's sessions, or to one that left with it in flight."""
+        member = self.members.get(session)
+        return delivery.NOTHING if member is None else member.plan(topic_name)
 
     def _next_member(self) -> Member | None:
         """The member whose turn it is, of those that can take a message now."""

@@ -19,13 +19,12 @@ from highway.mqtt import MAX_PACKET_BYTES, V5, ReasonCode, SubackPacket, Unsubac
 from highway.mqtt.packets import encode_within
 from highway.storage import Durability
 
-from .delivery import Plan
 from .inflight import Message
 from .replay import Answer, find_starts, range_of
 from .replay_from import FetchRequest, From, RangeRequest, ReplayRequest, Special, parse_special
 from .replay_options import NO_OPTIONS, options_of
 from .session import ORDINARY, Reader, Session, Subscription
-from .session_store import Puts, cursor_drop, group_puts, position_puts, session_put
+from .session_store import Puts, cursor_drop, group_puts, inflight_puts, position_puts, session_put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +53,6 @@ class SubscribeOperation:
         self._codes: list[int | None] = [None] * len(packet.subscriptions)
         self._options = NO_OPTIONS
         self._replies: list[tuple[Message, int]] = []  # one PUBLISH for each granted $fetch or $range, and its QoS
-        self._retained: list[tuple[bytes, Plan]] = []  # topic filter, and how what it selects is sent
         self._joined: list[Group] = []
         self._complete = False
         self._reason = ""  # of the first filter that was refused
@@ -113,13 +111,9 @@ class SubscribeOperation:
                 subscription.since[feed.log.name] = feed.visible
         reader.changed()
         router.add(subscription)
-        # 5.0 [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
+        # 3.1.1 [MQTT-3.3.1-6]; 5.0 [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]. They wait behind the cork.
         if request.retain_handling == 0 or (request.retain_handling == 1 and is_new):
-            plan = Plan(b"", [subscription])
-            plan.retain_as_published = (
-                True  # a message sent for the subscription itself keeps RETAIN: 5.0 [MQTT-3.3.1-8]
-            )
-            self._retained.append((name, plan))
+            session.add_snapshot(subscription)
         self._codes[index] = request.qos
 
     # Shared subscriptions: 3.1.1 clients may use them too.
@@ -339,9 +333,6 @@ class SubscribeOperation:
         if self._reason and session.wants_reasons and session.version == V5:
             suback.properties.reason_string = self._reason
         client.link.write(encode_within(suback, session.version, session.max_packet_bytes or MAX_PACKET_BYTES))
-        for topic_filter, plan in self._retained:
-            topic_names = (topic_name for topic_name, _ in self._broker.retained.match(topic_filter))
-            session.retained.append((topic_names, plan))
         for message, qos in self._replies:
             packet_id = session.inflight.take_message(message, qos) if qos else 0
             session.send(message.encode(session.version, qos, packet_id), 1)
@@ -353,7 +344,8 @@ class SubscribeOperation:
 def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> None:
     """End subscriptions, and the cursors that only they needed; then UNSUBACK."""
     broker = client.broker
-    puts: Puts = []
+    # What was sent is completed, whatever becomes of its subscription: [MQTT-3.10.4-3].
+    puts: Puts = inflight_puts(session) if session.persistent else []
     codes = []
     for name in packet.topic_filters:
         if name in session.groups:
@@ -366,6 +358,7 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
         if reader is None or subscription is None:
             continue
         broker.router.remove(subscription)
+        session.drop_snapshot(name)
         needed = broker.router.feeds_of(s.topic_filter for s in reader.subscriptions.values())
         for feed in [feed for feed in reader.cursors if feed not in needed]:
             puts.append(cursor_drop(reader.drop(feed)))

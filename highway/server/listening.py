@@ -161,6 +161,10 @@ class Door:
             )
         except (OSError, EOFError) as error:
             logger.info("%s: no TLS connection at %s: %s", peer, self._listener.name, _reason(error))
+        except Exception:
+            # Whatever one peer can bring about must not end the group, and with it the listener.
+            logger.exception("%s: no TLS connection at %s", peer, self._listener.name)
+            accepted.close()
         finally:
             connections.handshakes -= 1
 

@@ -31,7 +31,8 @@ __all__ = ["WebSocketTransport"]
 
 logger = logging.getLogger("highway.server")
 
-# [MQTT-6.0.0-4] The second is what some clients of 3.1 ask for.
+# [MQTT-6.0.0-3] A client that offers neither is refused. [MQTT-6.0.0-4] The first is chosen where it is offered; the
+# second is all that some clients of 3.1 ask for.
 SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
 # A frame leaves before its turn of the loop is over when it is this large, so that the write buffer below knows of it.
 FRAME_BYTES = 64 * 1024
@@ -117,7 +118,7 @@ class WebSocketTransport(asyncio.Protocol, asyncio.Transport):
 
     def write(self, data: Any) -> None:
         """Send MQTT bytes, in one frame with all others of this turn of the loop."""
-        if not data:
+        if self._closing or not data:
             return  # an empty frame would say nothing
         self._unsent.append(data)
         self._unsent_bytes += len(data)
@@ -177,7 +178,7 @@ class WebSocketTransport(asyncio.Protocol, asyncio.Transport):
             elif not isinstance(event, Frame):
                 continue  # for clients
             elif event.opcode is Opcode.BINARY or event.opcode is Opcode.CONT:
-                parts.append(event.data)
+                parts.append(event.data)  # [MQTT-6.0.0-2] packets and frames need not meet
             elif event.opcode is Opcode.TEXT:
                 # [MQTT-6.0.0-1] Other data frames than binary ones end the connection.
                 self._fault = "a WebSocket text frame"
