@@ -125,6 +125,13 @@ class Broker:
         if not self.storage.writable:
             raise DiskFullError(f"log {feed.log.name!r}: the data directory takes no writes now")
         log = feed.log
+        flags = run.qos | FLAG_RETAIN if run.retain else run.qos
+        properties = run.properties
+        if publisher is not None and route.has_no_local(publisher):
+            flags |= FLAG_PUBLISHER
+            properties = mark_publisher(publisher.client_id, properties)
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise ProtocolError(f"{len(properties)} bytes of properties, {MAX_PROPERTIES_BYTES} is the limit", 0x95)
         before = None
         if requests.producer:
             if self.producers.is_repetition(log.name, requests):
@@ -133,13 +140,6 @@ class Broker:
             before = self.producers.last(log.name, requests)
             run.payloads = run.payloads[:1]  # more of the same sequence in one run are repetitions of it
             puts = [*puts, *self.producers.take(log.name, requests)]
-        flags = run.qos | FLAG_RETAIN if run.retain else run.qos
-        properties = run.properties
-        if publisher is not None and route.has_no_local(publisher):
-            flags |= FLAG_PUBLISHER
-            properties = mark_publisher(publisher.client_id, properties)
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise ProtocolError(f"{len(properties)} bytes of properties, {MAX_PROPERTIES_BYTES} is the limit", 0x95)
         data = route.encode_records(run.payloads, flags, log.delta_ms(), properties)
         if run.retain and not feed.is_delayed:
             # [MQTT-3.3.1-5] The last message of a run is the one that stays.

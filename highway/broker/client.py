@@ -41,7 +41,7 @@ from .session_store import Puts, acknowledged_puts, received_put, released_put
 from .subscribing import SubscribeOperation, unsubscribe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from highway.mqtt import Event, Will
 
@@ -150,12 +150,13 @@ class Client:
         broker.counters.publish_received += count
         broker.counters.messages_received += count - 1  # a run is many packets
         puts: Puts = []
+        new: list[bytes] = []  # QoS 2 packet ids that were not known before
         acks = b""
         if run.qos == 1:
             acks = puback_bytes(run.packet_ids)
         elif run.qos == 2:
             acks = pubrec_bytes(run.packet_ids)
-            puts = self._receive_once(session, run)
+            new = self._receive_once(session, run, puts)
         try:
             requests = requests_of(run.properties) if run.properties else NO_REQUESTS
             if run.payloads:
@@ -163,9 +164,11 @@ class Client:
             else:
                 mode = broker.entry_durability(run.topic_name)
         except StorageError as error:
-            self._refuse(run, ReasonCode.QUOTA_EXCEEDED, error)
+            self._give_back(session, new)
+            self._refuse(run, new, ReasonCode.QUOTA_EXCEEDED, error)
             return
         except ProtocolError as error:
+            self._give_back(session, new)
             logger.warning("client %s: closed: %s", self.client_id, error)
             self.end(error.reason_code)
             return
@@ -182,7 +185,8 @@ class Client:
         """The acknowledgements of a run, with what MQTT 5 can say more than that it was taken."""
         session = self.session
         if mode is None:
-            self._give_back(run)
+            if session is not None:
+                self._give_back(session, run.packet_ids)
             return self._reasoned(run, ReasonCode.NOT_AUTHORIZED)
         if session is not None and session.ack_offsets:
             return self._acks_with_offsets(run, mode) or acks
@@ -212,35 +216,43 @@ class Client:
         between = bytes((reason_code,)) + head
         return head + between.join(run.packet_ids) + between[:1]
 
-    def _give_back(self, run: PublishRun) -> None:
-        """Forget QoS 2 ids of messages that were not taken: the client is free to use them again."""
-        if self.session is not None and run.qos == 2:
-            self.session.received.difference_update(int.from_bytes(id_bytes, "big") for id_bytes in run.packet_ids)
+    @staticmethod
+    def _give_back(session: Session, packet_ids: Iterable[bytes]) -> None:
+        """Forget QoS 2 ids of messages that were not taken: under them comes a new one. 5.0 [MQTT-4.3.3-9]"""
+        session.received.difference_update(int.from_bytes(id_bytes, "big") for id_bytes in packet_ids)
 
-    def _refuse(self, run: PublishRun, reason_code: int, error: StorageError) -> None:
+    def _refuse(self, run: PublishRun, new: Collection[bytes], reason_code: int, error: StorageError) -> None:
         """Not stored, not acknowledged: MQTT 5 is told so, 3.1.1 has no other way than closing."""
-        if self.version == V5 and run.qos:
-            logger.error("client %s: publish refused: %s", self.client_id, error)
-            self._give_back(run)
-            self._acks.append(self._reasoned(run, reason_code))
-        else:
+        if self.version != V5 or not run.qos:
             self.broker.refuse_publish(self, error)
+            return
+        logger.error("client %s: publish refused: %s", self.client_id, error)
+        if run.qos == 1:
+            self._acks.append(self._reasoned(run, reason_code))
+            return
+        for id_bytes in run.packet_ids:  # repetitions of what is stored are among them
+            reason = bytes((reason_code,)) if id_bytes in new else b""
+            self._acks.append(bytes((0x50, 2 + len(reason))) + id_bytes + reason)
 
     @staticmethod
-    def _receive_once(session: Session, run: PublishRun) -> Puts:
-        """Take out of `run` what came before; returns the packet ids to be stored with the rest. [MQTT-4.3.3-2]"""
-        puts: Puts = []
+    def _receive_once(session: Session, run: PublishRun, puts: Puts) -> list[bytes]:
+        """Take out of `run` what came before, put the other packet ids to what has to be stored, and return them.
+
+        3.1.1 [MQTT-4.3.3-2], 5.0 [MQTT-4.3.3-10]
+        """
+        new = []
         payloads = []
         for id_bytes, payload in zip(run.packet_ids, run.payloads, strict=True):
             packet_id = int.from_bytes(id_bytes, "big")
             if packet_id in session.received:
                 continue
             session.received.add(packet_id)
+            new.append(id_bytes)
             payloads.append(payload)
             if session.persistent:
                 puts.append(received_put(session, packet_id, present=True))
         run.payloads = payloads
-        return puts
+        return new
 
     def _send_acks(self) -> None:
         data = b"".join(self._acks)
