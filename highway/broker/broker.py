@@ -206,6 +206,8 @@ class Broker:
 
     def _retain(self, run: PublishRun | LiveRun, publisher: Session | None, *, journal: bool) -> None:
         message = self._retained_message(run, publisher)
+        if isinstance(run, LiveRun) and (feed := self.router.route(run.topic_name).feed) is not None:
+            message = message._replace(log=feed.log.name, offset=run.end_offset - 1)
         if message.payload:
             self.retained.set(run.topic_name, message)
         else:

@@ -96,6 +96,8 @@ class Cursor:
         session = self.reader.session
         del session.behind[self]
         session.broker.counters.live_switches += 1
+        if self.reader.since:
+            self.reader.caught_up(self.feed.log.name)
 
     def advance(self, budget: int) -> int:
         """Send up to about `budget` bytes of what comes next; returns the bytes sent.

@@ -51,6 +51,11 @@ class DelayedFeed(Feed):
     def is_delayed(self) -> bool:
         return True
 
+    @property
+    def accepted(self) -> int:
+        """A subscription gets what the gate still holds back."""
+        return self.visible
+
     def expect(self, run: PublishRun, publisher: Session | None) -> None:
         if run.retain:
             super().expect(run, publisher)

@@ -81,6 +81,11 @@ class Feed:
         """Whether messages become visible some time after their commit."""
         return False
 
+    @property
+    def accepted(self) -> int:
+        """Behind the last message that was taken, visible or not: what a subscription begins with."""
+        return self.log.log_end_offset
+
     def expect(self, run: PublishRun, publisher: Session | None) -> None:
         """Note a run that is about to be appended: `advance` delivers it when it becomes visible."""
         self.pending.append(LiveRun(run, self.log.log_end_offset, publisher))

@@ -41,6 +41,9 @@ class Message(NamedTuple):
     properties: bytes
     stored_ms: int = 0  # when the broker took it
     publisher: str = ""  # client id of who published a retained message, for No Local
+    # Where a retained message is; not kept across a restart, as no subscription began before it then.
+    log: str = ""
+    offset: int = -1
 
     def encode(self, version: int, qos: int, packet_id: int = 0, *, dup: bool = False) -> bytes:
         """The PUBLISH at a granted QoS."""

@@ -133,6 +133,12 @@ class Reader:
         self.plans.clear()
         self.since = any(subscription.since for subscription in self.subscriptions.values())
 
+    def caught_up(self, log: str) -> None:
+        """Every subscription has begun in a log: the reader is at its end."""
+        for subscription in self.subscriptions.values():
+            subscription.since.pop(log, None)
+        self.since = any(subscription.since for subscription in self.subscriptions.values())
+
     def place(self, feed: Feed, next_offset: int) -> Cursor:
         """Stand in a log at `next_offset`, in CATCHUP; nothing moves before the session is pumped."""
         cursor = self.cursors.get(feed)
@@ -312,10 +318,10 @@ class Session:
 
         self.broker.store_inflight(self, written)
 
-    def add_snapshot(self, subscription: Subscription) -> None:
+    def add_snapshot(self, subscription: Subscription, starts: dict[str, int]) -> None:
         """Send the retained messages that a subscription selects, from the beginning."""
         self.drop_snapshot(subscription.name)
-        self.retained.append(Snapshot(subscription))
+        self.retained.append(Snapshot(subscription, starts))
 
     def drop_snapshot(self, name: bytes) -> None:
         """Send no more retained messages for a subscription."""

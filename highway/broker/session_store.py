@@ -296,7 +296,7 @@ def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Ses
     for name in stored.get("snapshots", ()):
         promised = session.readers[ORDINARY].subscriptions.get(name.encode())
         if promised is not None:
-            session.add_snapshot(promised)
+            session.add_snapshot(promised, {})
     return session
 
 

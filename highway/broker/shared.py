@@ -106,6 +106,11 @@ class Group:
         feed.cursors.add(cursor)
         return cursor
 
+    def step_back(self) -> None:
+        """Stand where there is something to read: what was to become visible did not, as the disk is full."""
+        for cursor in self.cursors.values():
+            cursor.step_back()
+
     def close(self) -> None:
         """The last member is gone for good."""
         for feed, cursor in self.cursors.items():
@@ -252,6 +257,11 @@ class GroupCursor:
         self.live = False
         self._next_offset = next_offset
         self.reader.wake()
+
+    def step_back(self) -> None:
+        """Don't wait beyond the visible end: nothing would tell when it is reached."""
+        if not self.live and not self.feed.is_delayed:
+            self._next_offset = min(self._next_offset, self.feed.visible)
 
     def gate_opened(self, before: int) -> None:
         """A delayed log shows more than it did up to `before`: read it."""

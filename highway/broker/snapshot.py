@@ -23,12 +23,17 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot:
-    """What is still to be sent for one subscription. `plan` says how: with RETAIN 1, whatever its options say."""
+    """What is still to be sent for one subscription. `plan` says how: with RETAIN 1, whatever its options say.
 
-    __slots__ = ("_messages", "plan", "subscription")
+    `starts` says where a new subscription began, by log. A message that came later is left out here, as it comes from
+    the log, behind others that are older: values must not go backwards.
+    """
 
-    def __init__(self, subscription: Subscription) -> None:
+    __slots__ = ("_messages", "_starts", "plan", "subscription")
+
+    def __init__(self, subscription: Subscription, starts: dict[str, int]) -> None:
         self.subscription = subscription
+        self._starts = starts
         self.plan = Plan(b"", [subscription])
         # A message sent for the subscription itself keeps RETAIN: 3.1.1 [MQTT-3.3.1-8].
         self.plan.retain_as_published = True
@@ -38,4 +43,11 @@ class Snapshot:
         """The next message, None behind the last."""
         if self._messages is None:
             self._messages = store.match(self.subscription.topic_filter)
-        return next(self._messages, (b"", None))[1]
+        starts = self._starts
+        for _, message in self._messages:
+            if message.offset < starts.get(message.log, _NEVER):
+                return message
+        return None
+
+
+_NEVER = 1 << 64

@@ -55,6 +55,8 @@ class SubscribeOperation:
         self._replies: list[tuple[Message, int]] = []  # one PUBLISH for each granted $fetch or $range, and its QoS
         self._joined: list[Group] = []
         self._complete = False
+        # What was published before is visible, and its retained messages are there, before the SUBACK goes out.
+        self._due = Durability.BALANCED if session.persistent else Durability.FAST
         self._reason = ""  # of the first filter that was refused
 
     def run(self) -> None:
@@ -102,19 +104,27 @@ class SubscribeOperation:
         reader = session.readers[ORDINARY]
         is_new = name not in reader.subscriptions
         subscription = reader.add(self._make(reader, request, name))
+        starts = {}
         for feed in router.feeds_of([name]):
+            start = starts[feed.log.name] = self._begin(feed)
             cursor = reader.cursors.get(feed)
-            if cursor is None:
-                reader.place(feed, feed.visible)
-            elif is_new and not cursor.live:
-                # The reader still has history to read here that this subscription is not about.
-                subscription.since[feed.log.name] = feed.visible
+            if cursor is None or (is_new and cursor.live and start > feed.visible):
+                cursor = reader.place(feed, feed.visible)
+            if is_new and not cursor.live and start > cursor.next_offset:
+                # The reader still has messages to read here that this subscription is not about.
+                subscription.since[feed.log.name] = start
         reader.changed()
         router.add(subscription)
         # 3.1.1 [MQTT-3.3.1-6]; 5.0 [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]. They wait behind the cork.
         if request.retain_handling == 0 or (request.retain_handling == 1 and is_new):
-            session.add_snapshot(subscription)
+            session.add_snapshot(subscription, starts if is_new else {})
         self._codes[index] = request.qos
+
+    def _begin(self, feed: Feed) -> int:
+        """Where a subscription that is made now begins in a log: behind all that was published before."""
+        if feed.accepted > feed.visible:
+            self._due = max(self._due, feed.log.acknowledge_at)
+        return feed.accepted
 
     # Shared subscriptions: 3.1.1 clients may use them too.
 
@@ -129,7 +139,7 @@ class SubscribeOperation:
         if source in self._broker.groups or special is None:
             is_new = source not in self._broker.groups
             group = self._broker.group(source, topic_filter)
-            self._join(index, request, group, {feed: feed.visible for feed in feeds} if is_new else {})
+            self._join(index, request, group, {feed: self._begin(feed) for feed in feeds} if is_new else {})
             return
 
         def found(starts: Answer) -> None:
@@ -314,21 +324,21 @@ class SubscribeOperation:
         if None in self._codes or self._complete:
             return
         self._complete = True
-        if not self._session.persistent:
-            self._finish(None)
-            return
-        puts = [session_put(self._session), *position_puts(self._session)]
-        for group in self._joined:
-            puts += group_puts(group)
-        self._broker.store(puts)
-        self._broker.storage.after(Durability.BALANCED, self._finish)
+        if self._session.persistent:
+            puts = [session_put(self._session), *position_puts(self._session)]
+            for group in self._joined:
+                puts += group_puts(group)
+            self._broker.store(puts)
+        self._broker.storage.after(self._due, self._finish)
 
     def _finish(self, error: StorageError | None) -> None:
         session, client = self._session, self._client
         if not self._alive():
             return  # the connection went, and the cork with it
         session.corked -= 1
-        codes = [code if error is None and code is not None else REFUSED for code in self._codes]
+        # A session that nothing is stored of needs no disk.
+        granted = error is None or not session.persistent
+        codes = [code if granted and code is not None else REFUSED for code in self._codes]
         suback = SubackPacket(self._packet.packet_id, codes)
         if self._reason and session.wants_reasons and session.version == V5:
             suback.properties.reason_string = self._reason
@@ -337,6 +347,7 @@ class SubscribeOperation:
             packet_id = session.inflight.take_message(message, qos) if qos else 0
             session.send(message.encode(session.version, qos, packet_id), 1)
         for group in self._joined:
+            group.step_back()
             group.came_online(session)
         self._broker.pump(session)
 

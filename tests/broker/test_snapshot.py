@@ -115,14 +115,23 @@ def test_properties_and_identifiers_are_kept_and_the_life_goes_on(rig: Rig) -> N
     assert (again.dup, again.identifiers, again.all("user_property")) == (True, [9], [("a", "1"), ("a", "2")])
 
 
-def test_a_value_that_changed_comes_as_it_is_now(rig: Rig) -> None:
+def test_a_value_that_changed_meanwhile_comes_from_the_log_only(rig: Rig) -> None:
     retain(rig, 3)
     peer = subscribed(rig, 1, receive_maximum=1)
     (first,) = peer.messages()
-    rig.connect("p").send(packets.publish("t/2", b"new", retain=True) + packets.publish("t/1", b"", retain=True))
+    news = [("t/2", b"new"), ("t/1", b""), ("t/2", b"newer")]
+    rig.connect("p").send(b"".join(packets.publish(topic, payload, retain=True) for topic, payload in news))
     peer.send(packets5.ack(0x40, first.packet_id))
-    got = peer.drain()
-    assert [(m.topic, m.payload) for m in got if m.retain] == [("t/2", b"new")]
+    assert [(m.topic, m.payload, m.retain) for m in peer.drain()] == [(*new, False) for new in news]
+
+
+def test_subscribing_again_brings_the_value_as_it_is_now(rig: Rig) -> None:
+    retain(rig, 1)
+    peer = subscribed(rig, 1)
+    rig.connect("p").send(packets.publish("t/0", b"new", retain=True))
+    assert [m.payload for m in peer.drain()] == [b"0", b"new"]
+    peer.subscribe(("t/#", 1))
+    assert [(m.payload, m.retain) for m in peer.drain()] == [(b"new", True)]
 
 
 def test_an_unsubscribe_ends_it(rig: Rig) -> None:
