@@ -18,18 +18,24 @@ __all__ = ["serve"]
 )
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where everything is kept, instead of the file's.")
 @click.option("--listen", metavar="HOST:PORT", help="Listen here, instead of the file's listeners.")
-@click.option("--no-http", is_flag=True, help="Serve no HTTP; this version has none yet.")
-def serve(config_file: Path | None, data_dir: Path | None, listen: str | None, *, no_http: bool) -> int:  # noqa: ARG001
+@click.option("--http", metavar="HOST:PORT", help="Serve the HTTP API here, instead of where the file says.")
+@click.option("--no-http", is_flag=True, help="Serve the HTTP API on the socket in the data directory only.")
+def serve(
+    config_file: Path | None, data_dir: Path | None, listen: str | None, http: str | None, *, no_http: bool
+) -> int:
     """Run the broker until SIGTERM or SIGINT.
 
-    Without a file: MQTT on 127.0.0.1:1883 for anybody on this machine, data in ./highway-data, highway/+/telemetry
-    acknowledged when the journal has it, highway/+/control when the disk has it. `highway config show` prints all.
+    Without a file: MQTT on 127.0.0.1:1883 and HTTP on 127.0.0.1:8080 for anybody on this machine, data in
+    ./highway-data, highway/+/telemetry acknowledged when the journal has it, highway/+/control when the disk has it.
+    `highway config show` prints all.
 
     Ready when `highway: ready` stands on standard error.
     """
     from highway.server import daemon  # noqa: PLC0415  --help shouldn't load the broker
 
-    settings = load_settings(config_file, overrides=Overrides(data_dir, listen))
+    if http is not None and no_http:
+        raise click.UsageError("--http and --no-http exclude each other")
+    settings = load_settings(config_file, overrides=Overrides(data_dir, listen, "" if no_http else http))
     for warning in settings.warnings:
         click.echo(f"highway: warning: {warning}", err=True)
     reach = "on the network" if any(is_open(listener) for listener in settings.listeners) else "on this machine"

@@ -56,6 +56,7 @@ def to_settings(model: ConfigFile, document: Document, folder: Path, warnings: I
         listeners=tuple(_listener(name, item, folder) for name, item in model.listeners.items()),
         logs=tuple(logs),
         broker=_broker_settings(model, tuple(entries), reject=reject),
+        http=None if model.http is None else (model.http.bind, model.http.port),
         storage=StorageSettings(memory_budget=model.memory_budget, **_values(model.storage, StorageSettings)),
         warnings=tuple(sorted_lines(found)),
     )

@@ -11,6 +11,7 @@ from highway.config.problems import KeyPath, did_you_mean, render_path
 from highway.config.schema import (
     AuthSection,
     ConfigFile,
+    HttpSection,
     LimitsSection,
     ListenerSection,
     LogKeys,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["add_model_problems"]
 
 _SECTIONS: dict[str, type[Section]] = {
+    "http": HttpSection,
     "limits": LimitsSection,
     "auth": AuthSection,
     "defaults": LogKeys,
@@ -110,7 +112,11 @@ def _explain_key(path: KeyPath) -> str:
     key = str(path[-1])
     if key in section.LATER:
         return "not supported by this version yet"
-    elsewhere = [render_path((name,)) for name, other in _SECTIONS.items() if key in other.model_fields]
+    elsewhere = [
+        render_path((name,))
+        for name, other in _SECTIONS.items()
+        if key in other.model_fields and key not in ListenerSection.model_fields  # `port` alone is a listener's
+    ]
     if elsewhere:
         return f"unknown key here; {key!r} belongs under {' or '.join(elsewhere)}"
     return f"unknown key{did_you_mean(key, section.model_fields, section.LATER)}"

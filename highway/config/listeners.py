@@ -54,7 +54,25 @@ def check_listeners(document: Document, tree: dict[str, Any], folder: Path) -> l
                 f"{host} is open to the network, and anybody may connect without a password; listen on 127.0.0.1, "
                 "or say `insecure: true` at the top of the file if that is meant",
             )
+    _check_http(document, tree, seen)
     return warnings
+
+
+def _check_http(document: Document, tree: dict[str, Any], seen: dict[tuple[str, int], KeyPath]) -> None:
+    """Problems of the address of the HTTP API; the listeners' are in `seen`."""
+    http = tree.get("http")
+    if not isinstance(http, dict):
+        return
+    host, port = http.get("bind", "127.0.0.1"), http.get("port", 8080)
+    if not isinstance(host, str) or not isinstance(port, int):
+        return
+    if not is_loopback(host):
+        document.add(
+            ("http", "bind"),
+            f"{host} is open to the network, and the HTTP API asks nobody who they are: this version has no bearer "
+            "token yet. Serve it on 127.0.0.1, behind something that checks who connects",
+        )
+    _check_address(document, ("http",), host, port, seen)
 
 
 def _check_address(

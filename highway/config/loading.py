@@ -36,10 +36,14 @@ BUILT_IN = "built-in configuration"
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line sets on top of the file: `listen` (HOST:PORT) replaces all listeners."""
+    """What the command line sets on top of the file.
+
+    `listen` (HOST:PORT) replaces all listeners; `http` is where the HTTP API is served, and "" means nowhere.
+    """
 
     data_dir: Path | None = None
     listen: str | None = None
+    http: str | None = None
 
 
 @dataclass(slots=True)
@@ -91,7 +95,7 @@ def shipped_text(name: str) -> str:
 def _read_file(path: Path | None) -> _Reading:
     if path is None:
         document = load_yaml(shipped_text("topics.yaml"), "built-in topics", ("topics",))
-        document.value = {"topics": document.value}
+        document.value = {"topics": document.value, "http": {}}
         document.marks[()] = Mark(BUILT_IN)
         return _Reading(document, Path())
     reading = _Reading(Document(), path.parent)
@@ -126,17 +130,26 @@ def _apply_overrides(reading: _Reading, overrides: Overrides) -> None:
     if overrides.data_dir is not None:
         tree["data_dir"] = str(overrides.data_dir.absolute())
         reading.document.marks["data_dir",] = Mark("--data-dir")
-    if overrides.listen is None:
+    if overrides.listen is not None and (address := _address(reading, "--listen", overrides.listen)):
+        reading.document.forget(("listeners",))
+        reading.document.marks["listeners",] = reading.document.marks["listeners", "local"] = Mark("--listen")
+        tree["listeners"] = {"local": address}
+    if overrides.http is None:
         return
-    mark = Mark("--listen")
-    address = parse_address(overrides.listen)
+    reading.document.forget(("http",))
+    tree.pop("http", None)
+    if overrides.http and (address := _address(reading, "--http", overrides.http)):
+        reading.document.marks["http",] = Mark("--http")
+        tree["http"] = address
+
+
+def _address(reading: _Reading, option: str, text: str) -> dict[str, Any] | None:
+    """`bind` and `port` of a HOST:PORT on the command line; None after a problem."""
+    address = parse_address(text)
     if address is None:
-        reading.document.add((), f"HOST:PORT is wanted, such as 127.0.0.1:1883, not {overrides.listen!r}", mark)
-        return
-    host, port = address
-    reading.document.forget(("listeners",))
-    reading.document.marks["listeners",] = reading.document.marks["listeners", "local"] = mark
-    tree["listeners"] = {"local": {"bind": host, "port": port}}
+        reading.document.add((), f"HOST:PORT is wanted, such as 127.0.0.1:1883, not {text!r}", Mark(option))
+        return None
+    return dict(zip(("bind", "port"), address, strict=True))
 
 
 def _include_topics(reading: _Reading) -> None:

@@ -28,6 +28,7 @@ def to_tree(settings: Settings) -> dict[str, Any]:
     return {
         "data_dir": str(settings.data_dir.absolute()),
         "listeners": {item.name: _listener(item) for item in settings.listeners},
+        **({} if settings.http is None else {"http": dict(zip(("bind", "port"), settings.http, strict=True))}),
         "insecure": broker.anonymous and any(is_open(listener) for listener in settings.listeners),
         "auth": {"anonymous": broker.anonymous},
         "limits": _limits(broker),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NAME_PATTERN",
     "ConfigFile",
+    "HttpSection",
     "ListenerSection",
     "LogKeys",
     "Section",
@@ -167,6 +168,15 @@ class ListenerSection(Section):
     )
 
 
+class HttpSection(Section):
+    """Where the HTTP API is served, beside the socket in the data directory."""
+
+    bind: str = Field("127.0.0.1", min_length=1, description="Address or host name to serve on, of this machine.")
+    port: int = Field(
+        8080, ge=0, le=65_535, description="TCP port; 0 takes any that is free, and the start-up line says which."
+    )
+
+
 class LimitsSection(Section):
     """What one client, or all together, may take."""
 
@@ -296,7 +306,7 @@ def _list_or_file(schema: dict[str, Any]) -> None:
 class ConfigFile(Section):
     """Configuration of Highway."""
 
-    LATER = frozenset({"http", "bridges"})
+    LATER = frozenset({"bridges"})
 
     data_dir: str = Field(
         "highway-data", min_length=1, description="Where everything is kept; relative to the folder of this file."
@@ -312,6 +322,7 @@ class ConfigFile(Section):
     insecure: bool = Field(
         default=False, description="Allow listeners beyond this machine where anybody may connect without a password."
     )
+    http: HttpSection | None = Field(None, description="Serve the HTTP API over TCP; without this section, it is not.")
     limits: LimitsSection = Field(default_factory=LimitsSection)
     auth: AuthSection = Field(default_factory=lambda: AuthSection(anonymous=True))
     defaults: LogKeys = Field(default_factory=LogKeys, description="Values for the topic entries that don't set them.")
@@ -329,7 +340,7 @@ class ConfigFile(Section):
 def json_schema() -> dict[str, Any]:
     """The JSON schema of the file, for editors; defaults stand in it as people write them, with their units."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **ConfigFile.model_json_schema()}
-    sections: list[type[Section]] = [TlsSection, ListenerSection, LimitsSection, AuthSection, LogKeys, TopicSection]
+    sections: list[type[Section]] = [TlsSection, ListenerSection, HttpSection, LimitsSection, AuthSection, LogKeys, TopicSection]
     sections += [StorageSection, ConfigFile]
     for section in sections:
         properties = (schema if section is ConfigFile else schema["$defs"][section.__name__])["properties"]

@@ -18,7 +18,7 @@ from highway.clock import SystemClock
 from highway.errors import DiskFailedError, StorageError
 from highway.storage import Storage
 
-from .connection import Connections, format_address
+from .connection import Connections
 from .http import ADMIN_SOCKET, HttpServer
 from .listening import Door, open_door
 from .tls import TlsContexts
@@ -112,8 +112,8 @@ async def _serve(settings: Settings) -> int:
     http = HttpServer(broker, loop)
     try:
         await http.start(settings.data_dir / ADMIN_SOCKET, settings.http)
-        if settings.http is not None:
-            _say(f"HTTP on http://{format_address(*settings.http)}")
+        if http.url is not None:
+            _say(f"HTTP on {http.url}")
         for listener in settings.listeners:
             # One by one: when one fails, those before it are closed below.
             doors.append(await open_door(listener, connections, contexts))

@@ -20,16 +20,20 @@ import base64
 import contextlib
 import json
 import os
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 
 from highway.broker import administration
 from highway.broker.replay import find_starts
 from highway.broker.replay_from import parse_from
+from highway.config.listeners import is_loopback
 from highway.errors import HighwayError, OffsetError, OffsetNotFoundError, ProtocolError, StorageError
 from highway.mqtt import matches, validate_topic_filter
+
+from .connection import format_address
+from .listening import listening_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -56,8 +60,8 @@ class HttpServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self, socket_path: Path, address: tuple[str, int] | None) -> None:
-        """Serve on the unix socket and, if there is one, on the TCP address. Raises OSError."""
-        app = web.Application(middlewares=[_problems])
+        """Serve on the unix socket and, if there is one, on the TCP address. HighwayError if that can't be had."""
+        app = web.Application(middlewares=[_problems, _no_strangers])
         app.add_routes(
             [
                 web.get("/livez", self._livez),
@@ -77,7 +81,19 @@ class HttpServer:
         await self._runner.setup()
         await self._serve_unix(self._runner, socket_path)
         if address is not None:
-            await web.TCPSite(self._runner, *address).start()
+            try:
+                await web.TCPSite(self._runner, *address).start()
+            except OSError as error:
+                where = f"{format_address(*address)} (HTTP)"
+                raise listening_error(
+                    where, error, if_taken="--http HOST:PORT takes another, --no-http none"
+                ) from error
+
+    @property
+    def url(self) -> str | None:
+        """Where it is served over TCP, with the port that it really has."""
+        found = self._runner.addresses if self._runner is not None else []
+        return next((f"http://{format_address(*item[:2])}" for item in found if isinstance(item, tuple)), None)
 
     @staticmethod
     async def _serve_unix(runner: web.AppRunner, path: Path) -> None:
@@ -262,10 +278,26 @@ class _Problem(Exception):  # noqa: N818  it is a problem detail
         self.body = {"title": title, "status": status, "detail": detail, **members}
 
 
+Handler: TypeAlias = "Callable[[web.Request], Awaitable[web.StreamResponse]]"
+
+
 @web.middleware
-async def _problems(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _no_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Keep out the pages that a browser on this machine shows: they reach the loopback interface as well as we do.
+
+    Such a page comes under a name of its own that it had resolve to 127.0.0.1, or with an `Origin` that isn't ours.
+    """
+    host = urlsplit(f"//{request.host}").hostname or ""
+    if not is_loopback(host):
+        raise _Problem(403, "another host", f"asked for {request.host!r}; this is served as localhost or 127.0.0.1")
+    origin = request.headers.get("Origin")
+    if origin not in (None, f"http://{request.host}"):
+        raise _Problem(403, "another origin", f"asked for by a page of {origin}")
+    return await handler(request)
+
+
+@web.middleware
+async def _problems(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except _Problem as problem:
@@ -282,4 +314,6 @@ async def _problems(
         body = {"title": "bad request", "status": 400, "detail": str(error)}
     except HighwayError as error:
         body = {"title": "not found", "status": 404, "detail": str(error)}
+    except web.HTTPError as error:
+        body = {"title": error.reason, "status": error.status, "detail": f"{request.method} {request.path}"}
     return web.json_response(body, status=int(str(body["status"])), content_type="application/problem+json")

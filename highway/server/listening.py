@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .connection import Connections
     from .tls import TlsContexts
 
-__all__ = ["Door", "open_door"]
+__all__ = ["Door", "listening_error", "open_door"]
 
 logger = logging.getLogger("highway.server")
 
@@ -87,9 +87,7 @@ class Door:
                 opened.setblocking(False)
                 self._sockets.append(opened)
         except OSError as error:
-            raise HighwayError(
-                f"can't listen on {listener} ({listener.name}): {_reason(error)}", _HINTS.get(error.errno or 0, "")
-            ) from error
+            raise listening_error(f"{listener} ({listener.name})", error) from error
         if listener.tls is None:
             for opened in self._sockets:
                 self._servers.append(await loop.create_server(self._make, sock=opened, backlog=BACKLOG))
@@ -169,6 +167,12 @@ class Door:
             connections.handshakes -= 1
 
 
+def listening_error(where: str, error: OSError, *, if_taken: str = "is another broker running there?") -> HighwayError:
+    """What to raise where an address can't be had; `if_taken` is what to say where somebody else has it."""
+    hint = if_taken if error.errno == errno.EADDRINUSE else _HINTS.get(error.errno or 0, "")
+    return HighwayError(f"can't listen on {where}: {_reason(error)}", hint)
+
+
 async def open_door(listener: Listener, connections: Connections, contexts: TlsContexts) -> Door:
     """The opened door of `listener`. HighwayError if its address can't be had."""
     door = Door(listener, connections, contexts)
@@ -185,7 +189,6 @@ _REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 # errno -> what to do about it.
 _HINTS = {
-    errno.EADDRINUSE: "is another broker running there?",
     errno.EADDRNOTAVAIL: "this machine has no such address",
     errno.EACCES: "ports below 1024 need the capability CAP_NET_BIND_SERVICE",
     errno.EAFNOSUPPORT: "this machine has no IPv6",

@@ -30,8 +30,8 @@ def test_check_lists_every_problem_and_ends_with_2(highway, tmp_path):
     assert ran.err.splitlines() == [
         "c.yaml:1:24: limits.max_inflight: 0 is too small: at least 1",
         (
-            "c.yaml:2:1: nope: unknown key; one of auth, data_dir, defaults, insecure, limits, listeners, memory_budget, "
-            "storage, topics, unmatched is wanted"
+            "c.yaml:2:1: nope: unknown key; one of auth, data_dir, defaults, http, insecure, limits, listeners, "
+            "memory_budget, storage, topics, unmatched is wanted"
         ),
         "highway: 2 problems in the configuration",
     ]

@@ -27,13 +27,17 @@ def test_without_a_file(highway, served, tmp_path):
     assert (ran.code, ran.out) == (7, "")
     assert ran.err == "highway: anybody on this machine may connect, publish and read, without a password\n"
     assert served[0].listeners == (Listener("local", "127.0.0.1", 1883),)
+    assert served[0].http is None
+    highway("serve")
+    assert served[1].http == ("127.0.0.1", 8080)
 
 
 def test_options_win_over_the_file(highway, served, tmp_path):
     (tmp_path / "c.yaml").write_text("data_dir: a\nlisteners: {x: {port: 5}}\n")
-    highway("serve", "-c", "c.yaml", "--data-dir", "b", "--listen", "[::1]:0")
+    highway("serve", "-c", "c.yaml", "--data-dir", "b", "--listen", "[::1]:0", "--http", "[::1]:1")
     assert served[0].data_dir == tmp_path / "b"
     assert served[0].listeners == (Listener("local", "::1", 0),)
+    assert served[0].http == ("::1", 1)
 
 
 def test_warnings_are_shown_and_do_not_stop_it(highway, served, tmp_path):
@@ -53,7 +57,8 @@ def test_warnings_are_shown_and_do_not_stop_it(highway, served, tmp_path):
         ["-c", "missing.yaml"],
         ["--listen", "0.0.0.0:1883"],
         ["--listen", "1883"],
-        ["--http", "127.0.0.1:8080"],
+        ["--http", "127.0.0.1:8080", "--no-http"],
+        ["--http", "0.0.0.0:8080"],
         ["extra"],
     ],
 )

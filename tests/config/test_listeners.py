@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from highway.config.listeners import is_loopback, parse_address
-from highway.config.loading import load_settings
+from highway.config.loading import Overrides, load_settings
 from highway.errors import ConfigError
 
 OPEN = "is open to the network, and anybody may connect without a password"
@@ -121,3 +121,43 @@ def test_path_that_no_websocket_can_have(tmp_path, path):
 )
 def test_address_of_the_command_line(text, address):
     assert parse_address(text) == address
+
+
+def http_of(tmp_path, text, environ=None, **overrides):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    return load_settings(path, environ=environ or {}, overrides=Overrides(**overrides)).http
+
+
+def test_http_is_on_without_a_file_and_off_where_a_file_does_not_say_so(tmp_path):
+    assert load_settings(environ={}).http == ("127.0.0.1", 8080)
+    assert load_settings(environ={}, overrides=Overrides(http="")).http is None
+    assert http_of(tmp_path, "topics: []\n") is None
+    assert http_of(tmp_path, "http: {}\n") == ("127.0.0.1", 8080)
+    assert http_of(tmp_path, "http: {bind: '::1', port: 0}\n") == ("::1", 0)
+    assert http_of(tmp_path, "topics: []\n", {"HIGHWAY__HTTP__PORT": "81"}) == ("127.0.0.1", 81)
+    assert http_of(tmp_path, "topics: []\n", http="[::1]:82") == ("::1", 82)
+    assert http_of(tmp_path, "http: {port: 83}\n", http="") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("http: {bind: 0.0.0.0}\n", "c.yaml:1:14: http.bind: 0.0.0.0 is open to the network, and the HTTP API asks"),
+        ("insecure: true\nhttp: {bind: '::'}\n", "c.yaml:2:14: http.bind: :: is open to the network"),
+        ("http: {port: 1883}\nlisteners: {a: {}}\n", "c.yaml:1:1: http: 127.0.0.1 port 1883 is already taken by"),
+        ("http: {prot: 1}\n", "c.yaml:1:8: http.prot: unknown key; did you mean 'port'?"),
+        ("http: {port: x}\n", "c.yaml:1:14: http.port: a whole number is wanted here, not 'x'"),
+        ("http: 8080\n", "c.yaml:1:7: http: a section with keys of its own is wanted here, not '8080'"),
+    ],
+)
+def test_http_that_can_not_be_served(text, expected, tmp_path):
+    (problem,) = problems(tmp_path, text)
+    assert problem.startswith(expected)
+
+
+def test_http_beyond_this_machine_from_the_command_line_is_an_error_too():
+    with pytest.raises(ConfigError, match=r"--http: http.bind: 192\.0\.2\.1 is open .* no bearer token yet"):
+        load_settings(environ={}, overrides=Overrides(http="192.0.2.1:80"))
+    with pytest.raises(ConfigError, match="--http: HOST:PORT is wanted"):
+        load_settings(environ={}, overrides=Overrides(http="80"))

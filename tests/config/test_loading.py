@@ -146,8 +146,8 @@ def test_faults_of_an_included_file_have_its_lines(problems, tmp_path):
     (tmp_path / "t.yaml").write_text("- topic: a\n  log: X\n  retenton: 5d\n- {topic: a, log: y}\n")
     assert problems("topics: t.yaml\nport: 1\n") == [
         (
-            "c.yaml:2:1: port: unknown key; one of auth, data_dir, defaults, insecure, limits, listeners, memory_budget, "
-            "storage, topics, unmatched is wanted"
+            "c.yaml:2:1: port: unknown key; one of auth, data_dir, defaults, http, insecure, limits, listeners, "
+            "memory_budget, storage, topics, unmatched is wanted"
         ),
         "t.yaml:2:8: topics[0].log: 'X' is no name here: up to 64 of a-z, 0-9, '-' and '_', the first a letter or digit",
         "t.yaml:3:3: topics[0].retenton: unknown key; did you mean 'retention'?",
@@ -299,7 +299,6 @@ def test_value_that_means_what_it_says(entry, field, value, load):
 @pytest.mark.parametrize(
     "text",
     [
-        "http: {port: 8080}",
         "bridges: {}",
         "limits: {publish_rate: 1000/s}",
         "auth: {anonymous: true, password_file: x}",
@@ -389,7 +388,7 @@ def test_environment_mends_what_the_file_has_wrong(load):
     ("name", "value", "expected"),
     [
         ("HIGHWAY__LIMITS__MAX_PAKET", "1MiB", "limits.max_paket: unknown key; did you mean 'max_packet'?"),
-        ("HIGHWAY__HTTP__PORT", "1", "http: not supported by this version yet"),
+        ("HIGHWAY__HTTP__PORTS", "1", "http.ports: unknown key; did you mean 'port'?"),
         ("HIGHWAY__LIMITS__MAX_PACKET", "1000", "limits.max_packet: 1000 has no unit"),
         ("HIGHWAY__LIMITS__MAX_PACKET", "", "limits.max_packet: the value is missing"),
         ("HIGHWAY__INSECURE", "yes", "insecure: 'yes' is neither true nor false; write true"),
