@@ -142,9 +142,21 @@ def test_it_does_not_wait_beyond_the_end_of_its_session(rig: Rig, watcher: Peer5
     assert payloads(watcher) == [b"off"]
 
 
-def test_without_a_session_it_does_not_wait_at_all(rig: Rig, watcher: Peer5) -> None:
-    with_will(rig, delay=1000).drop()
+def test_without_a_session_it_waits_for_its_delay_too(rig: Rig, watcher: Peer5) -> None:
+    with_will(rig, delay=10).drop()
+    rig.advance(9)
+    assert payloads(watcher) == []
+    rig.advance(1)
     assert payloads(watcher) == [b"off"]
+
+
+def test_without_a_session_a_client_that_is_back_in_time_keeps_it_from_going_out(rig: Rig, watcher: Peer5) -> None:
+    with_will(rig, delay=10).drop()
+    rig.advance(9)
+    rig.connect5("c").drop()
+    rig.advance(100)
+    assert payloads(watcher) == []
+    assert stored_wills(rig) == []
 
 
 @pytest.mark.parametrize("again", ["with a will", "without"])
@@ -164,23 +176,41 @@ def test_a_client_that_is_back_in_time_keeps_it_from_going_out(rig: Rig, watcher
     assert payloads(watcher) == ([] if again == "without" else [b"off"])
 
 
-def test_a_clean_start_ends_the_session_and_so_publishes_it(rig: Rig, watcher: Peer5) -> None:
+def test_a_clean_start_in_time_keeps_it_from_going_out_too(rig: Rig, watcher: Peer5) -> None:
     with_will(rig, delay=10, expiry=100).drop()
-    rig.connect5("c", clean_start=True)
-    assert payloads(watcher) == [b"off"]
+    rig.connect5("c", clean_start=True).drop()
     rig.advance(100)
+    assert payloads(watcher) == []
+    assert stored_wills(rig) == []
+
+
+def test_a_session_that_is_over_has_published_it(rig: Rig, watcher: Peer5) -> None:
+    with_will(rig, delay=1000, expiry=5).drop()
+    rig.clock.advance(6)  # and no timer has fired yet
+    rig.connect5("c", clean_start=False, session_expiry_interval=5)
+    assert payloads(watcher) == [b"off"]
+    rig.settle()
     assert payloads(watcher) == []
 
 
 @pytest.mark.parametrize(
-    ("delay", "clean_start", "expected"),
-    [(0, False, [b"off"]), (10, False, []), (10, True, [b"off"]), (0, True, [b"off"])],
+    ("delay", "expiry", "clean_start", "expected"),
+    [
+        (0, 100, False, [b"off"]),
+        (10, 100, False, []),
+        (10, 100, True, [b"off"]),
+        (0, 100, True, [b"off"]),
+        (10, 0, False, [b"off"]),
+        (10, 0, True, [b"off"]),
+    ],
 )
-def test_report_17_takeover(rig: Rig, watcher: Peer5, delay: int, expected: list[bytes], *, clean_start: bool) -> None:
-    old = with_will(rig, delay=delay, expiry=100)
+def test_report_17_takeover(
+    rig: Rig, watcher: Peer5, delay: int, expiry: int, expected: list[bytes], *, clean_start: bool
+) -> None:
+    old = with_will(rig, delay=delay, expiry=expiry)
     new = rig.connect5("c", clean_start=clean_start, session_expiry_interval=100)
     assert old.disconnected_with() == 0x8E
-    assert new.connack.session_present is not clean_start
+    assert new.connack.session_present is (bool(expiry) and not clean_start)
     new.send(packets5.publish("st/c", b"on"))
     assert payloads(watcher) == [*expected, b"on"]
     rig.advance(50)
