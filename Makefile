@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test check crash mutations clean
+.PHONY: run test check bench crash mutations clean
 
 run: $(VENV)/.installed ## Install and serve on 127.0.0.1:1883, data in ./highway-data
 	exec $(BIN)/highway serve
@@ -27,6 +27,9 @@ crash: $(VENV)/.installed-test ## Kill the broker and cut its power under load, 
 
 mutations: $(VENV)/.installed-test ## Take one safeguard out of the storage engine at a time: a test must see it
 	$(BIN)/python tests/crash/mutations.py
+
+bench: $(VENV)/.installed-test ## Highway and mosquitto side by side; ARGS="--rounds 5"
+	$(BIN)/python -m tests.benchmarks.compare $(ARGS)
 
 clean: ## Remove the virtual environment and caches; data stays
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

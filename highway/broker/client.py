@@ -371,8 +371,12 @@ class Client:
             self.link.write(PINGRESP)
 
     def on_disconnect(self, packet: DisconnectPacket) -> None:
-        """A clean end. The will goes with it, unless MQTT 5 asks for it with reason 0x04. 3.1.1 [MQTT-3.1.2-10]"""
-        if packet.reason_code != ReasonCode.DISCONNECT_WITH_WILL:
+        """The client's own end of the connection.
+
+        The will goes with it: 3.1.1 [MQTT-3.1.2-10], [MQTT-3.14.4-3]; in 5.0 with reason code 0 only, so that a client
+        that leaves for a fault of ours is announced too: 5.0 [MQTT-3.1.2-10], [MQTT-3.14.4-3].
+        """
+        if packet.reason_code == ReasonCode.SUCCESS:
             self.broker.wills.forget(self.client_id, self.will)
             self.will = None
         expiry = packet.properties.session_expiry_interval

@@ -60,9 +60,11 @@ class Lifecycle:
         if before is not None:
             # 3.1.1 [MQTT-3.1.4-2], 5.0 [MQTT-3.1.4-3]: the older connection goes, its will before the newcomer's answer.
             logger.info("client %s: taken over by a connection from %s", client.client_id, client.link.peer)
+            ends = packet.clean_start or (before.session is not None and not before.session.persistent)
             before.end(ReasonCode.SESSION_TAKEN_OVER)
+            if ends:
+                broker.wills.session_ended(client.client_id)
         session, present, puts = self._session_of(client.client_id, packet)
-        puts += broker.wills.resumed(client.client_id)
         puts += broker.wills.set_puts(client.client_id, packet.will)
         connack = ConnackPacket(present, 0, self._configure(client, session, packet))
         if session.persistent:
@@ -86,9 +88,13 @@ class Lifecycle:
         broker = self._broker
         session = broker.sessions.get(client_id)
         puts: Puts = []
-        if session is not None and (packet.clean_start or self._is_over(session)):
-            # 3.1.1 [MQTT-3.1.2-6], 5.0 [MQTT-3.1.2-4]
+        if session is not None and self._is_over(session):
             puts = self.end_session(session)
+            session = None
+        puts += broker.wills.resumed(client_id)
+        if session is not None and packet.clean_start:
+            # 3.1.1 [MQTT-3.1.2-6], 5.0 [MQTT-3.1.2-4]
+            puts += self.end_session(session)
             session = None
         if session is not None:
             self._unpark(session)
@@ -182,9 +188,10 @@ class Lifecycle:
                 ]
             )
             self.park(session)
+        puts = [] if session.persistent else self.end_session(session)
         if will is not None:
             broker.wills.connection_lost(client.client_id, will)
-        if not session.persistent and (puts := self.end_session(session)):
+        if puts:
             broker.store(puts)  # it was the last of a group
         self._count()
 

@@ -52,19 +52,25 @@ class Wills:
             self._broker.store([(b"w/" + client_id.encode(), None)])
 
     def connection_lost(self, client_id: str, will: Will) -> None:
-        """Publish the will, now or after its delay, but not after the end of its session. [MQTT-3.1.3-9]"""
+        """Publish the will, now or after its delay, but not after the end of a session that outlived the connection.
+
+        Where none does, the delay stands all the same: the client asked for time to come back, and until then a new
+        connection takes the will away, whatever became of the session. 5.0 [MQTT-3.1.2-8]
+        """
         session = self._broker.sessions.get(client_id)
-        expiry_s = 0.0
-        if session is not None and session.persistent:
-            expiry_s = float("inf") if session.expiry_ms is None else session.expiry_ms / 1000
-        delay_s = min(will.delay_interval, expiry_s)
+        delay_s: float = will.delay_interval
+        if session is not None and session.expiry_ms is not None:
+            delay_s = min(delay_s, session.expiry_ms / 1000)
         if delay_s <= 0:
             self._publish(client_id, will)
             return
         self._waiting[client_id] = (will, self._broker.scheduler.call_later(delay_s, self._due, client_id))
 
     def resumed(self, client_id: str) -> Puts:
-        """The client is back within the delay: its will is not published; returns what has to be stored for that."""
+        """The client is back within the delay: its will is not published; returns what has to be stored for that.
+
+        5.0 [MQTT-3.1.3-9]
+        """
         waiting = self._waiting.pop(client_id, None)
         if waiting is None:
             return []

@@ -186,9 +186,13 @@ class ServerProtocol:
                 break
             remaining = data[position + 1]
             if remaining > 0x7F:
-                remaining, body = self._read_length(data, position)
-                if not body:
-                    break
+                if body < size and 0 < data[body] < 0x80:  # two bytes, as nearly every PUBLISH has
+                    remaining += (data[body] << 7) - 0x80
+                    body += 1
+                else:
+                    remaining, body = self._read_length(data, position)
+                    if not body:
+                        break
             end = body + remaining
             if end - position > self._limit or (remaining != 2 and packet_type in _FIXED_LENGTHS):
                 self._check_size(packet_type, remaining, end - position)

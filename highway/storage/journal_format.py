@@ -37,6 +37,8 @@ __all__ = [
     "FILE_HEADER_BYTES",
     "FRAME_HEADER_BYTES",
     "FRAME_MAGIC",
+    "RECORDS",
+    "RECORDS_HEAD",
     "DeleteEntry",
     "Entry",
     "FileHeader",
@@ -47,6 +49,7 @@ __all__ = [
     "ReserveEntry",
     "damaged_header_copy",
     "decode_entries",
+    "decode_entry",
     "encode_file_header",
     "encode_frame_header",
     "encode_log",
@@ -93,8 +96,8 @@ _SUMMED = _FRAME_HEADER.size - 8
 _FRAME_SUMMED = struct.Struct(">4sIQQQ")
 _TWO_CRCS = struct.Struct(">II")
 
-_RECORDS, _PUT, _DELETE, _RESERVE, _LOG = 1, 2, 3, 4, 5
-_RECORDS_HEAD = struct.Struct(
+RECORDS, _PUT, _DELETE, _RESERVE, _LOG = 1, 2, 3, 4, 5
+RECORDS_HEAD = struct.Struct(
     ">"
     "B"  # kind
     "I"  # log id
@@ -233,8 +236,8 @@ def parse_frame_header(data: bytes, position: int, salt: int) -> FrameHeader | N
 
 def encode_records_head(log_id: int, batch: RecordBatch) -> bytes:
     """Return what stands in front of a batch's data."""
-    return _RECORDS_HEAD.pack(
-        _RECORDS, log_id, batch.base_offset, batch.base_ms, batch.last_ms, batch.count, len(batch.data)
+    return RECORDS_HEAD.pack(
+        RECORDS, log_id, batch.base_offset, batch.base_ms, batch.last_ms, batch.count, len(batch.data)
     )
 
 
@@ -262,7 +265,7 @@ def decode_entries(body: bytes, path: str) -> Iterator[Entry]:
     end = len(body)
     try:
         while position < end:
-            entry, position = _decode_entry(body, position, path)
+            entry, position = decode_entry(body, position, path)
             if position > end:
                 break
             yield entry
@@ -272,11 +275,12 @@ def decode_entries(body: bytes, path: str) -> Iterator[Entry]:
         raise CorruptionError(path, position, f"a journal entry is longer than its frame of {end} B")
 
 
-def _decode_entry(body: bytes, position: int, path: str) -> tuple[Entry, int]:
+def decode_entry(body: bytes, position: int, path: str) -> tuple[Entry, int]:
+    """Return the entry at `position` and the position after it, which may be beyond the end of a damaged body."""
     kind = body[position]
-    if kind == _RECORDS:
-        _, log_id, base_offset, base_ms, last_ms, count, length = _RECORDS_HEAD.unpack_from(body, position)
-        start = position + _RECORDS_HEAD.size
+    if kind == RECORDS:
+        _, log_id, base_offset, base_ms, last_ms, count, length = RECORDS_HEAD.unpack_from(body, position)
+        start = position + RECORDS_HEAD.size
         batch = RecordBatch(base_offset, count, base_ms, last_ms, body[start : start + length])
         return RecordsEntry(log_id, batch), start + length
     if kind == _PUT:

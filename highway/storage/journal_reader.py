@@ -26,9 +26,7 @@ from highway.storage.journal_format import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
-    Entry,
     FrameHeader,
-    decode_entries,
     make_position,
     parse_file_header,
     parse_frame_header,
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
     from highway.storage.filesystem import FileSystem
 
-__all__ = ["FoundFrame", "JournalScan", "TornTail", "read_entries", "scan_journal"]
+__all__ = ["FoundFrame", "JournalScan", "TornTail", "read_frames", "scan_journal"]
 
 
 class FoundFrame(NamedTuple):
@@ -109,8 +107,8 @@ def scan_journal(
     return scan
 
 
-def read_entries(filesystem: FileSystem, scan: JournalScan) -> Iterator[tuple[int, Entry]]:
-    """Yield (entry number, entry) of the scan's frames; a frame that can't be decoded joins `scan.damaged`."""
+def read_frames(filesystem: FileSystem, scan: JournalScan) -> Iterator[tuple[FoundFrame, bytes]]:
+    """Yield (frame, body) of the scan's frames; one that isn't valid any more joins `scan.damaged`."""
     fd = -1
     path: Path | None = None
     try:
@@ -122,12 +120,11 @@ def read_entries(filesystem: FileSystem, scan: JournalScan) -> Iterator[tuple[in
                 fd = filesystem.open(path)
             offset = split_position(frame.position)[1] + FRAME_HEADER_BYTES
             body = filesystem.pread(fd, frame.header.length, offset)
-            try:
-                if crc32c(body, frame.header.header_crc) != frame.header.body_crc:
-                    raise CorruptionError(str(path), offset, "a journal frame changed between two readings of it")
-                yield from enumerate(decode_entries(body, str(path)), frame.header.first_entry)
-            except CorruptionError as error:
-                scan.damaged.append(error)
+            if crc32c(body, frame.header.header_crc) == frame.header.body_crc:
+                yield frame, body
+            else:
+                reason = "a journal frame changed between two readings of it"
+                scan.damaged.append(CorruptionError(str(path), offset, reason))
     finally:
         if fd >= 0:
             filesystem.close(fd)

@@ -34,7 +34,8 @@ from highway.storage.journal_format import (
     split_position,
 )
 from highway.storage.journal_loss import RESERVATION_BOUND, account_for, read_lost
-from highway.storage.journal_reader import JournalScan, TornTail, read_entries, scan_journal
+from highway.storage.journal_reader import JournalScan, TornTail, read_frames, scan_journal
+from highway.storage.journal_replay import replay_frame
 from highway.storage.log_recovery import RecoveredLog, rebuild_state, recover_segments
 from highway.storage.meta import Meta, list_snapshots, load_snapshot
 from highway.storage.quarantine import Quarantine
@@ -202,11 +203,13 @@ class _Recovery:
             checkpoint.next_entry,
             checkpoint.durable_frame,
         )
-        last_entry = 0
-        for number, entry in read_entries(self._filesystem, scan):
-            self._apply(number, entry)
-            last_entry = number
-        scan.next_entry = max(scan.next_entry, last_entry + 1)
+        for found, body in read_frames(self._filesystem, scan):
+            try:
+                following = replay_frame(body, found.header.first_entry, str(found.path), result.logs, self._apply)
+            except CorruptionError as error:
+                scan.damaged.append(error)
+            else:
+                scan.next_entry = max(scan.next_entry, following)
         result.report.frames_replayed = len(scan.frames)
         following_entries = [frame.header.first_entry for frame in scan.frames[1:]] + [scan.next_entry]
         result.frames = [
