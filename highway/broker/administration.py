@@ -7,9 +7,9 @@ Owner: the event loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from highway.errors import HighwayError, ProtocolError, StorageError
+from highway.errors import CorruptionError, HighwayError, ProtocolError, StorageError
 from highway.mqtt import ReasonCode
 
 from . import session_store
@@ -17,18 +17,20 @@ from .replay import Answer, find_starts
 from .replay_from import parse_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from highway.storage.segment import Segment
 
     from .broker import Broker
     from .cursor import Cursor
-    from .feed import Feed
     from .session import Session
 
 __all__ = [
+    "SegmentTotals",
     "drop_session",
     "log_of",
-    "logs",
     "reset_session",
+    "segment_totals",
     "session_detail",
     "session_of",
     "sessions",
@@ -59,15 +61,39 @@ def status(broker: Broker) -> dict[str, Any]:
     }
 
 
-def logs(broker: Broker) -> list[dict[str, Any]]:
-    """Every configured log."""
-    return [log_of(broker, name) for name in broker.feeds]
+class SegmentTotals(NamedTuple):
+    """What the segments of a log hold; the newest records, in memory and in the journal, are not among them."""
+
+    records: int
+    raw_bytes: int
+    stored_bytes: int
+    oldest_ms: int | None
 
 
-def log_of(broker: Broker, name: str) -> dict[str, Any]:
+def segment_totals(segments: Iterable[Segment]) -> SegmentTotals:
+    """Add up the indexes of segments. May read them from disk, so this is not for the thread of the event loop."""
+    records = raw_bytes = stored_bytes = 0
+    oldest_ms = None
+    for segment in segments:
+        try:
+            index = segment.index
+        except (CorruptionError, FileNotFoundError):
+            continue  # damaged, or deleted while we look: whoever reads there is told
+        records += index.records
+        raw_bytes += index.raw_bytes
+        stored_bytes += segment.length
+        if oldest_ms is None and index.frames:
+            oldest_ms = index.min_ms
+    return SegmentTotals(records, raw_bytes, stored_bytes, oldest_ms)
+
+
+def log_of(broker: Broker, name: str, totals: SegmentTotals) -> dict[str, Any]:
     """One log; KeyError where there is none of that name."""
     feed = broker.feeds[name]
     log = feed.log
+    segments = log.writer.segments
+    in_segments = segments[-1].next_offset if segments else log.log_start_offset
+    records = totals.records + log.log_end_offset - in_segments
     return {
         "log": name,
         "topics": [entry.topic_filter.decode() for entry in broker.settings.entries if entry.log == name],
@@ -75,13 +101,17 @@ def log_of(broker: Broker, name: str) -> dict[str, Any]:
         "log_start_offset": log.log_start_offset,
         "high_watermark": feed.visible,
         "log_end_offset": log.log_end_offset,
-        "bytes": sum(segment.length for segment in log.writer.segments),
-        "segments": len(log.writer.segments),
+        "records": max(0, min(records, feed.visible - log.log_start_offset)),
+        "bytes": sum(segment.length for segment in segments),
+        "ratio": round(totals.raw_bytes / totals.stored_bytes, 2) if totals.raw_bytes else None,
+        "rate": round(feed.rate, 1),
+        "segments": len(segments),
         "gaps": [
             {"from": gap.from_offset, "to": gap.to_offset - 1, "reason": gap.reason, "when_ms": gap.when_ms}
             for gap in log.gaps
         ],
-        "newest_ms": log.last_ms or None,
+        "oldest_ms": (totals.oldest_ms or log.last_ms or None) if records else None,
+        "newest_ms": (log.last_ms or None) if records else None,
         "readers": len(feed.cursors),
     }
 
@@ -148,6 +178,22 @@ def session_detail(session: Session) -> dict[str, Any]:
         }
         for cursor in session.cursors()
     ]
+    detail["groups"] = [
+        {
+            "name": name.decode(),
+            "members": len(group.members),
+            "log": cursor.feed.log.name,
+            "next_offset": cursor.next_offset,
+            "high_watermark": cursor.feed.visible,
+            "lag": max(0, cursor.feed.visible - cursor.next_offset),
+        }
+        for name, (group, _) in session.groups.items()
+        for cursor in group.cursors.values()
+    ]
+    detail["missed"] = [
+        {"log": log, "from": gap.from_offset, "to": gap.to_offset - 1, "reason": gap.reason}
+        for log, gap in session.missed or ()
+    ]
     return detail
 
 
@@ -172,29 +218,31 @@ def reset_session(
         if isinstance(answer, ProtocolError | StorageError):
             done(answer)
             return
+        if broker.sessions.get(client_id) is not session:
+            done(HighwayError(f"the session of client {client_id!r} ended meanwhile"))
+            return
         for feed, offset in answer.items():
-            _move(reader.cursors[feed] if feed in reader.cursors else reader.cursor(feed), feed, offset)
+            if feed in reader.cursors:  # a subscription may have gone meanwhile
+                _move(reader.cursors[feed], max(offset, feed.log.log_start_offset))
         for subscription in reader.subscriptions.values():
             subscription.since.clear()
         reader.changed()
         if session.persistent:
-            broker.store(session_store.position_puts(session))
+            broker.store([session_store.session_put(session), *session_store.position_puts(session)])
         broker.pump_later(session)
         done({feed.log.name: offset for feed, offset in answer.items()})
 
-    def _move(cursor: Cursor, feed: Feed, offset: int) -> None:
-        offset = max(offset, feed.log.log_start_offset)
+    def _move(cursor: Cursor, offset: int) -> None:
         if session.link is None:
             cursor.suspend_at(offset)
         else:
             cursor.move_to(offset)
 
-    # The filters together stand for one: what any of them selects.
-    filters = list(reader.subscriptions)
-    if len(filters) == 1:
-        find_starts(start, filters[0], list(reader.cursors), broker.scheduler, found)
-    else:
-        find_starts(start, b"#", list(reader.cursors), broker.scheduler, found)
+    if not reader.cursors:
+        done(HighwayError(f"client {client_id!r} has no ordinary subscription to a logged topic"))
+        return
+    filters = [subscription.topic_filter for subscription in reader.subscriptions.values()]
+    find_starts(start, filters, list(reader.cursors), broker.scheduler, found)
 
 
 def drop_session(broker: Broker, client_id: str) -> None:

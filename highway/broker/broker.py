@@ -295,6 +295,7 @@ class Broker:
                 *(who, log.name, gap.from_offset, gap.to_offset - 1, gap.reason),
             )
             if session is not None:
+                session.note_missed(log.name, gap)
                 pumping.send_gap_notice(session, cursor, gap)
 
     def replay_ended(self, cursor: Cursor) -> None:
@@ -363,6 +364,9 @@ class Broker:
         counters = self.counters
         counters.subscriptions = sum(session.subscription_count for session in self.sessions.values())
         counters.retained = len(self.retained)
+        now = self.clock.monotonic()
+        for feed in self.feeds.values():
+            feed.sample(now)
         for topic_name, payload in sys_messages(counters, self.clock, self.started):
             message = Message(topic_name, payload, 0, True, b"", 0)
             if self.retained.get(topic_name) != message:

@@ -64,7 +64,7 @@ class LiveRun:
 class Feed:
     """The road from the end of one log to its live subscribers."""
 
-    __slots__ = ("cursors", "deliver", "log", "moved", "pending", "visible")
+    __slots__ = ("_sampled", "_sampled_end", "cursors", "deliver", "log", "moved", "pending", "rate", "visible")
 
     def __init__(self, log: Log, deliver: Callable[[LiveRun], None]) -> None:
         self.log = log
@@ -74,6 +74,9 @@ class Feed:
         # Of online sessions, so that their positions can be stored while the log moves on past them.
         self.cursors: set[Cursor | GroupCursor] = set()
         self.moved = False
+        self.rate = 0.0  # messages a second that were appended between the last two samples
+        self._sampled: float | None = None  # monotonic time
+        self._sampled_end = log.log_end_offset
         log.on_visible = self.advance
 
     @property
@@ -85,6 +88,13 @@ class Feed:
     def accepted(self) -> int:
         """Behind the last message that was taken, visible or not: what a subscription begins with."""
         return self.log.log_end_offset
+
+    def sample(self, now: float) -> None:
+        """Work out the rate since the last call; `now` is monotonic."""
+        end = self.log.log_end_offset
+        if self._sampled is not None and now > self._sampled:
+            self.rate = (end - self._sampled_end) / (now - self._sampled)
+        self._sampled, self._sampled_end = now, end
 
     def expect(self, run: PublishRun, publisher: Session | None) -> None:
         """Note a run that is about to be appended: `advance` delivers it when it becomes visible."""

@@ -19,7 +19,7 @@ from highway.storage import Gap
 from .replay_from import TOPIC_FILTER_INVALID, From, FromKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from highway.storage import Log, RecordBatch
 
@@ -34,35 +34,39 @@ Answer: TypeAlias = "Starts | ProtocolError | StorageError"
 
 def find_starts(
     start: From,
-    topic_filter: bytes,
+    topic_filters: Sequence[bytes],
     feeds: Iterable[Feed],
     scheduler: Scheduler,
     done: Callable[[Answer], None],
 ) -> None:
-    """Call `done` with the offset in each feed at which the replay starts, or with the reason why there is none."""
+    """Call `done` with the offset in each feed at which the replay starts, or with the reason why there is none.
+
+    Several filters stand for one: what any of them selects.
+    """
     reachable = list(feeds)
     if start.kind is FromKind.TIME:
         _TimeSearch(start.value, reachable, done).run()
     elif start.kind is FromKind.LAST:
-        _LastSearch(start.value, topic_filter, reachable, scheduler, done).run()
+        _LastSearch(start.value, topic_filters, reachable, scheduler, done).run()
     else:
         try:
-            starts = _known_starts(start, topic_filter, reachable)
+            starts = _known_starts(start, topic_filters, reachable)
         except ProtocolError as error:
             done(error)
             return
         done(starts)
 
 
-def _known_starts(start: From, topic_filter: bytes, feeds: list[Feed]) -> Starts:
+def _known_starts(start: From, topic_filters: Sequence[bytes], feeds: list[Feed]) -> Starts:
     if start.kind is FromKind.EARLIEST:
         return {feed: feed.log.log_start_offset for feed in feeds}
     if start.kind is FromKind.LATEST:
         return {feed: feed.visible for feed in feeds}
     if len(feeds) != 1:
         names = ", ".join(sorted(feed.log.name for feed in feeds)) or "none"
+        filters = ", ".join(repr(topic_filter.decode()) for topic_filter in topic_filters)
         raise ProtocolError(
-            f"an offset counts in one log, and {topic_filter.decode()!r} spans {len(feeds)} ({names})",
+            f"an offset counts in one log, and {filters} spans {len(feeds)} ({names})",
             TOPIC_FILTER_INVALID,
         )
     feed = feeds[0]
@@ -122,13 +126,13 @@ class _LastSearch:
     def __init__(
         self,
         count: int,
-        topic_filter: bytes,
+        topic_filters: Sequence[bytes],
         feeds: list[Feed],
         scheduler: Scheduler,
         done: Callable[[Answer], None],
     ) -> None:
         self._count = count
-        self._topic_filter = topic_filter
+        self._topic_filters = topic_filters
         self._feeds = feeds
         self._scheduler = scheduler
         self._done = done
@@ -179,7 +183,7 @@ class _LastSearch:
         if verdict is None:
             if len(self._verdicts) > 10_000:
                 self._verdicts.clear()
-            verdict = self._verdicts[topic_name] = matches(self._topic_filter, topic_name)
+            verdict = self._verdicts[topic_name] = any(matches(one, topic_name) for one in self._topic_filters)
         return verdict
 
     def _finish(self, feed: Feed, found: list[tuple[int, int]]) -> None:

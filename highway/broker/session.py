@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from highway.errors import StorageError
+    from highway.storage import Gap
 
     from .broker import Broker
     from .feed import Feed
@@ -44,6 +45,9 @@ ORDINARY = b""
 # Topics whose plan a reader remembers. A reader of 100,000 topics works plans out again now and then (2 us each)
 # rather than hold 40 MB of them.
 MAX_PLANS = 4096
+
+# Gaps that a session remembers for whoever asks; each was logged when it was met.
+MAX_MISSED = 20
 
 
 class Subscription:
@@ -201,6 +205,7 @@ class Session:
         "link",
         "max_inflight",
         "max_packet_bytes",
+        "missed",
         "parked",
         "persistent",
         "readers",
@@ -226,6 +231,7 @@ class Session:
         self.version = 4
         self.max_inflight = broker.settings.max_inflight
         self.max_packet_bytes = 0  # the largest packet that the client takes; 0: any
+        self.missed: deque[tuple[str, Gap]] | None = None  # the last gaps that it met, with their logs; for operators
         self.window_full_since_ms: int | None = None  # when the client last owed so many acknowledgements that we wait
         self.ack_offsets = False  # PUBACK and PUBREC say where the message is
         self.wants_reasons = True  # reason strings and user properties on acknowledgements
@@ -317,6 +323,12 @@ class Session:
             self.broker.pump_later(self)
 
         self.broker.store_inflight(self, written)
+
+    def note_missed(self, log: str, gap: Gap) -> None:
+        """Remember a range that the session was entitled to and will never get."""
+        if self.missed is None:
+            self.missed = deque(maxlen=MAX_MISSED)
+        self.missed.append((log, gap))
 
     def add_snapshot(self, subscription: Subscription, starts: dict[str, int]) -> None:
         """Send the retained messages that a subscription selects, from the beginning."""

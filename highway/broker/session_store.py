@@ -119,9 +119,11 @@ def position_puts(session: Session) -> Puts:
     puts: Puts = []
     lowest: dict[Cursor | GroupCursor, int] = {}
     for packet_id, (cursor, where, _) in (*session.inflight, *session.resend):
-        # In the order sent, so that the first of each cursor is its lowest.
+        # Not always in the order of their offsets: an operator may have moved the session back.
         if cursor is not None and packet_id not in session.stored_ids and isinstance(where, int):
-            lowest.setdefault(cursor, where)
+            before = lowest.get(cursor)
+            if before is None or where < before:
+                lowest[cursor] = where
     for cursor in session.cursors():
         position = min(lowest.get(cursor, cursor.next_offset), cursor.next_offset)
         if position != cursor.stored:

@@ -150,7 +150,7 @@ class SubscribeOperation:
                 self._join(index, request, self._broker.group(source, topic_filter), starts if is_new else {})
             self._finish_when_complete()
 
-        find_starts(special.start, topic_filter, feeds, self._broker.scheduler, found)
+        find_starts(special.start, [topic_filter], feeds, self._broker.scheduler, found)
 
     def _join(self, index: int, request: Request, group: Group, starts: dict[Feed, int]) -> None:
         """Become a member of a group; one that is new begins at `starts`."""
@@ -278,7 +278,7 @@ class SubscribeOperation:
                 return
             self._finish_when_complete()
 
-        find_starts(where, topic_filter, feeds, self._broker.scheduler, found)
+        find_starts(where, [topic_filter], feeds, self._broker.scheduler, found)
 
     def _start_replay(
         self,

@@ -24,7 +24,10 @@ _COMMANDS = {
     "log": ("highway.cli.log", "log"),
     "pub": ("highway.cli.pub", "pub"),
     "serve": ("highway.cli.serve", "serve"),
+    "sessions": ("highway.cli.sessions", "sessions"),
+    "status": ("highway.cli.status", "status"),
     "sub": ("highway.cli.sub", "sub"),
+    "topics": ("highway.cli.status", "topics"),
 }
 
 

@@ -340,7 +340,15 @@ class ConfigFile(Section):
 def json_schema() -> dict[str, Any]:
     """The JSON schema of the file, for editors; defaults stand in it as people write them, with their units."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **ConfigFile.model_json_schema()}
-    sections: list[type[Section]] = [TlsSection, ListenerSection, HttpSection, LimitsSection, AuthSection, LogKeys, TopicSection]
+    sections: list[type[Section]] = [
+        TlsSection,
+        ListenerSection,
+        HttpSection,
+        LimitsSection,
+        AuthSection,
+        LogKeys,
+        TopicSection,
+    ]
     sections += [StorageSection, ConfigFile]
     for section in sections:
         properties = (schema if section is ConfigFile else schema["$defs"][section.__name__])["properties"]

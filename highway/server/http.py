@@ -21,7 +21,7 @@ import contextlib
 import json
 import os
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -129,10 +129,14 @@ class HttpServer:
         return web.json_response(administration.status(self._broker))
 
     async def _topics(self, _: web.Request) -> web.Response:
-        return web.json_response(administration.logs(self._broker))
+        return web.json_response([await self._log_fields(feed) for feed in self._broker.feeds.values()])
 
     async def _log(self, request: web.Request) -> web.Response:
-        return web.json_response(administration.log_of(self._broker, self._feed(request).log.name))
+        return web.json_response(await self._log_fields(self._feed(request)))
+
+    async def _log_fields(self, feed: Feed) -> dict[str, Any]:
+        totals = await asyncio.to_thread(administration.segment_totals, list(feed.log.writer.segments))
+        return administration.log_of(self._broker, feed.log.name, totals)
 
     def _feed(self, request: web.Request) -> Feed:
         name = request.match_info["log"]
@@ -147,7 +151,7 @@ class HttpServer:
         return web.json_response(administration.sessions(self._broker))
 
     async def _session(self, request: web.Request) -> web.Response:
-        session = administration.session_of(self._broker, unquote(request.match_info["client"]))
+        session = administration.session_of(self._broker, request.match_info["client"])
         detail = administration.session_detail(session)
         now_ms = self._broker.clock.now_ms()
         oldest = [await self._time_of(cursor.feed, at) for cursor, at in administration.unread_batches(session)]
@@ -163,7 +167,7 @@ class HttpServer:
         return next((record[2] for record in batch.records() if record[0] >= offset), None)
 
     async def _reset(self, request: web.Request) -> web.Response:
-        client, text = unquote(request.match_info["client"]), request.query.get("to", "")
+        client, text = request.match_info["client"], request.query.get("to", "")
         done = self._loop.create_future()
         administration.reset_session(self._broker, client, text, done.set_result)
         result = await done
@@ -172,7 +176,7 @@ class HttpServer:
         return web.json_response({"client": client, "positions": result})
 
     async def _drop(self, request: web.Request) -> web.Response:
-        administration.drop_session(self._broker, unquote(request.match_info["client"]))
+        administration.drop_session(self._broker, request.match_info["client"])
         return web.Response(status=204)
 
     # Records.
@@ -224,7 +228,7 @@ class HttpServer:
         """The offset that a `<from>` stands for."""
         start = parse_from(text.encode(), self._broker.clock.now_ms())
         done = self._loop.create_future()
-        find_starts(start, topic_filter, [feed], self._broker.scheduler, done.set_result)
+        find_starts(start, [topic_filter], [feed], self._broker.scheduler, done.set_result)
         answer = await done
         if isinstance(answer, HighwayError):
             raise answer
