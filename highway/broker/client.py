@@ -61,6 +61,7 @@ class Client:
         "_acks",
         "_acks_mode",
         "_deferred",
+        "_is_gone",
         "_waiting",
         "broker",
         "client_id",
@@ -85,6 +86,7 @@ class Client:
         self._acks_mode = Durability.FAST  # the point at which the acknowledgements being gathered are due
         self._waiting = 0  # acknowledgements handed to the storage engine and not sent yet
         self._deferred: list[Event] | None = None  # what came after a CONNECT that waits for the journal
+        self._is_gone = False  # the connection went while it waited
 
     def handle(self, events: Sequence[Event]) -> None:
         """Do what the packets of one chunk ask for."""
@@ -127,6 +129,8 @@ class Client:
             logger.warning("client %s: its session could not be stored: %s", self.client_id, error)
         self._answer_connect(connack)
         self.handle(events)
+        if self._is_gone:
+            self._lost()
 
     def _answer_connect(self, connack: ConnackPacket) -> None:
         session = self.session
@@ -390,10 +394,20 @@ class Client:
         if self.version == V5 and self.connack_sent:
             self.link.write(DisconnectPacket(reason_code).encode(V5))
         self.link.close()
-        self.lost()
+        self._deferred = None
+        self._lost()
 
     def lost(self) -> None:
-        """The network connection is gone, or about to be: end or park the session. Idempotent."""
+        """The network connection is gone, or about to be: end or park the session. Idempotent.
+
+        A client need not wait for its CONNACK: one that says all it has to say and leaves is heard out.
+        """
+        if self._deferred is not None:
+            self._is_gone = True
+            return
+        self._lost()
+
+    def _lost(self) -> None:
         self.broker.lifecycle.disconnected(self)
 
     def violated(self) -> None:

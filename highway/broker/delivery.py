@@ -101,6 +101,10 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
     if link is None or link.congested or session.corked or (qos and session.quota < count):
         cursor.fall_back(run.base_offset)
         return
+    if run.qos > 1 and is_own:
+        # The client waits for PUBREC: what it sent comes back to it in the turn behind that.
+        cursor.fall_back(run.base_offset)
+        return
     # The packet ids of QoS 2 are journaled before they are used, and sizes are looked at one by one: see Cursor.
     limit = session.max_packet_bytes
     if (qos > 1 and session.persistent) or (limit and run.may_exceed(limit - len(plan.identifiers))):
@@ -196,7 +200,13 @@ def encode_records(reader: Reader, records: Sequence[Record], quota: int, budget
         if plan is None:
             plan = reader.make_plan(topic_name)
         if properties:
+            limit = plan.qos
             plan, properties = _look_at_properties(record, plan, session, now_ms)
+            if plan is NOTHING and flags & 3 and limit > 0 and not offsets and ids:
+                # What expired takes a packet id with it, as in mosquitto, which gives ids when a message is queued.
+                session.inflight.pass_over(ids[0])
+                ids = session.inflight.free_ids(len(ids))
+                id_bytes = _id_bytes(ids)
         limit = plan.qos
         if limit >= 0 and (not reader.since or reader.wants(topic_name, offset)):
             qos = flags & 3

@@ -125,6 +125,10 @@ class Inflight:
         self._next = packet_id % MAX_PACKET_ID + 1
         return packet_id
 
+    def pass_over(self, packet_id: int) -> None:
+        """Use a packet id for nothing."""
+        self._next = packet_id % MAX_PACKET_ID + 1
+
     def restore(self, packet_id: int, entry: Entry) -> None:
         """Put back an entry of an earlier connection, as it is sent again."""
         self._reserved.discard(packet_id)

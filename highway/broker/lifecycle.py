@@ -33,6 +33,9 @@ logger = logging.getLogger("highway.broker")
 # Topic aliases that a client may set: a sensor has a handful of topics, and each alias holds a name in memory.
 # Ten is also what mosquitto grants, so that devices tuned to it find what they know.
 TOPIC_ALIAS_MAXIMUM = 10
+# QoS 1 and 2 messages that a client may have under way: as many as there are packet ids. Each is handed to the disk as
+# it comes, so there is nothing to hold back; said all the same, where mosquitto says it.
+RECEIVE_MAXIMUM = 65_535
 _NEVER = 0xFFFF_FFFF  # a session expiry interval that means for ever
 
 
@@ -55,7 +58,7 @@ class Lifecycle:
             self._refuse(client, packet, ReasonCode.NOT_AUTHORIZED, "anonymous clients are not let in")
             return
         # 3.1.1 [MQTT-3.1.3-6], 5.0 [MQTT-3.1.3-6]: an empty id stands for one that the server makes up.
-        client.client_id = packet.client_id or f"auto-{uuid.uuid4().hex}"
+        client.client_id = packet.client_id or f"auto-{uuid.uuid4()}"
         before = broker.clients.get(client.client_id)
         if before is not None:
             # 3.1.1 [MQTT-3.1.4-2], 5.0 [MQTT-3.1.4-3]: the older connection goes, its will before the newcomer's answer.
@@ -128,10 +131,11 @@ class Lifecycle:
         if packet.protocol_version != V5:
             return Properties()
         told = Properties()
-        told.maximum_packet_size = settings.max_packet_bytes
         told.topic_alias_maximum = TOPIC_ALIAS_MAXIMUM
         if not packet.client_id:
             told.assigned_client_identifier = client.client_id  # 5.0 [MQTT-3.2.2-16]
+        told.maximum_packet_size = settings.max_packet_bytes
+        told.receive_maximum = RECEIVE_MAXIMUM
         if client.keep_alive != packet.keep_alive:
             told.server_keep_alive = client.keep_alive  # 5.0 [MQTT-3.2.2-21], 5.0 [MQTT-3.2.2-22]
         if expiry_s != packet.session_expiry_interval:

@@ -223,6 +223,7 @@ def _read_will(reader: Reader, version: int, bits: int) -> Will:
         validate_topic_name(topic_name)  # 3.1.1 [MQTT-3.1.3-10], 5.0 [MQTT-3.1.3-11]
     except MqttError as error:
         error.position = position + 2
+        error.is_answered = False  # as mosquitto does it
         raise
     payload = reader.binary()
     return Will(topic_name, payload, bits >> 3 & 3, bool(bits & _WILL_RETAIN), raw, delay)

@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         self._keep_alive_s = keep_alive_s * 1.5
-        if keep_alive_s:
+        if keep_alive_s and self._transport is not None:
             self._timer = self._shared.loop.call_later(self._keep_alive_s, self._check_keep_alive)
 
     def write(self, data: bytes) -> None:
