@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from highway.storage import Durability, LogSettings
+from highway.storage import Durability, LogSettings, StorageSettings
+from highway.storage.settings import KIB, MIB
 from tests.storage.rig import Rig
 
 NAMES = [f"log-{number}" for number in range(100)]
@@ -13,7 +14,7 @@ NAMES = [f"log-{number}" for number in range(100)]
 @pytest.fixture
 def rig():
     """A hundred logs that were killed with frames in their segments that nobody had synced."""
-    rig = Rig()
+    rig = Rig(settings=StorageSettings(journal_file_bytes=64 * KIB, checkpoint_bytes=64 * MIB))
     rig.open([LogSettings(name, Durability.BALANCED, flush_bytes=200) for name in NAMES])
     for payload in (b"1", bytes(300), b"3"):
         for name in NAMES:
