@@ -4,9 +4,9 @@ An entry says where its message is, not what it is: the log has it. Only what no
 messages) is kept as itself.
 
     state      waits for        then
-    SENT_1     PUBACK           gone
-    SENT_2     PUBREC           RELEASED, we answer PUBREL
-    RELEASED   PUBCOMP          gone
+    SENT_1     PUBACK           gone                            3.1.1 [MQTT-4.3.2-1], 5.0 [MQTT-4.3.2-3]
+    SENT_2     PUBREC           RELEASED, we answer PUBREL      3.1.1 [MQTT-4.3.3-1], 5.0 [MQTT-4.3.3-3]
+    RELEASED   PUBCOMP          gone                            3.1.1 [MQTT-4.3.3-1], 5.0 [MQTT-4.3.3-5]
 
 Owner: the event loop.
 """
