@@ -142,7 +142,8 @@ class Broker:
             puts = [*puts, *self.producers.take(log.name, requests)]
         data = route.encode_records(run.payloads, flags, log.delta_ms(), properties)
         if run.retain and not feed.is_delayed:
-            # [MQTT-3.3.1-5] The last message of a run is the one that stays.
+            # [MQTT-3.3.1-5] The last message of a run is the one that stays. Without RETAIN, what was there stays: 3.1.1
+            # [MQTT-3.3.1-12], 5.0 [MQTT-3.3.1-8].
             puts = [*puts, session_store.retained_put(self._retained_message(run, publisher))]
         feed.expect(run, publisher)
         try:
@@ -208,6 +209,8 @@ class Broker:
         message = self._retained_message(run, publisher)
         if isinstance(run, LiveRun) and (feed := self.router.route(run.topic_name).feed) is not None:
             message = message._replace(log=feed.log.name, offset=run.end_offset - 1)
+        # QoS 0 is kept like the others, and no payload is kept at all: 3.1.1 [MQTT-3.3.1-7], [MQTT-3.3.1-10],
+        # [MQTT-3.3.1-11]; 5.0 [MQTT-3.3.1-6], [MQTT-3.3.1-7].
         if message.payload:
             self.retained.set(run.topic_name, message)
         else:

@@ -61,6 +61,7 @@ class Client:
         "_acks",
         "_acks_mode",
         "_deferred",
+        "_is_gone",
         "_waiting",
         "broker",
         "client_id",
@@ -85,6 +86,7 @@ class Client:
         self._acks_mode = Durability.FAST  # the point at which the acknowledgements being gathered are due
         self._waiting = 0  # acknowledgements handed to the storage engine and not sent yet
         self._deferred: list[Event] | None = None  # what came after a CONNECT that waits for the journal
+        self._is_gone = False  # the connection went while it waited
 
     def handle(self, events: Sequence[Event]) -> None:
         """Do what the packets of one chunk ask for."""
@@ -94,7 +96,8 @@ class Client:
         for index, event in enumerate(events):
             counters.messages_received += 1
             if self.session is None and type(event) is not ConnectPacket:
-                return  # taken over or refused while the chunk was being worked off
+                # Taken over or refused while the chunk was being worked off: 3.1.1 [MQTT-3.1.4-5], 5.0 [MQTT-3.1.4-6].
+                return
             HANDLERS[type(event)](self, event)
             if self._defer(events[index + 1 :]):
                 return
@@ -109,7 +112,10 @@ class Client:
         return True
 
     def on_connect(self, packet: ConnectPacket) -> None:
-        """Find or make the session; the answer may have to wait for the journal."""
+        """Find or make the session; the answer may have to wait for the journal.
+
+        Until it is out, nothing else is sent: [MQTT-3.2.0-1]. It comes once, as CONNECT does: 5.0 [MQTT-3.2.0-2].
+        """
         self.broker.lifecycle.connect(self, packet)
 
     def connected(self, connack: ConnackPacket, *, journaled: bool) -> None:
@@ -127,6 +133,8 @@ class Client:
             logger.warning("client %s: its session could not be stored: %s", self.client_id, error)
         self._answer_connect(connack)
         self.handle(events)
+        if self._is_gone:
+            self._lost()
 
     def _answer_connect(self, connack: ConnackPacket) -> None:
         session = self.session
@@ -136,14 +144,19 @@ class Client:
                 self.end(ReasonCode.PACKET_TOO_LARGE)  # it can't take our answer, and so nothing else
                 return
             self.link.established(self.keep_alive)
-            self.link.write(data)
+            self.link.write(data)  # 3.1.1 [MQTT-3.1.4-4], 5.0 [MQTT-3.1.4-5]
             self.connack_sent = True
             self.broker.lifecycle.online(session)
 
     # Publishing.
 
     def on_publish(self, run: PublishRun) -> None:
-        """Append a run, and gather its acknowledgements for the end of the chunk."""
+        """Append a run, and gather its acknowledgements for the end of the chunk. [MQTT-3.3.4-1]
+
+        An acknowledgement has the id of its message (3.1.1 [MQTT-2.3.1-6], 5.0 [MQTT-2.2.1-5]), and whether its life is
+        over by then makes no difference (5.0 [MQTT-4.3.3-13]). At QoS 1 every PUBLISH is a new message, DUP or not: 3.1.1
+        [MQTT-4.3.2-2], 5.0 [MQTT-4.3.2-5].
+        """
         session, broker = self.session, self.broker
         assert session is not None
         count = len(run.payloads)
@@ -177,7 +190,8 @@ class Client:
         if self.version == V5:
             acks = self._mqtt_5_acks(run, acks, mode)
         self._acks.append(acks)
-        # 3.1.1 has no way to refuse but to close: what nothing takes is acknowledged and dropped, and counted.
+        # 3.1.1 has no way to refuse but to close: what nothing takes is acknowledged and dropped, and counted. 3.1.1
+        # [MQTT-3.3.5-2]
         if mode is not None and mode > self._acks_mode:
             self._acks_mode = mode
 
@@ -222,7 +236,7 @@ class Client:
         session.received.difference_update(int.from_bytes(id_bytes, "big") for id_bytes in packet_ids)
 
     def _refuse(self, run: PublishRun, new: Collection[bytes], reason_code: int, error: StorageError) -> None:
-        """Not stored, not acknowledged: MQTT 5 is told so, 3.1.1 has no other way than closing."""
+        """Not stored, not acknowledged: MQTT 5 is told so, 3.1.1 has no other way than closing. 3.1.1 [MQTT-4.8.0-2]"""
         if self.version != V5 or not run.qos:
             self.broker.refuse_publish(self, error)
             return
@@ -260,8 +274,8 @@ class Client:
         if self._acks_mode is Durability.FAST:
             self.link.write(data)
         else:
-            # [MQTT-4.6.0-2] Acknowledgements leave in the order of their messages: one that is due at once does not
-            # pass those that wait for the disk, so the mode stays up until the last of them is out.
+            # [MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-4]: acknowledgements leave in the order of their messages. One that
+            # is due at once does not pass those that wait for the disk, so the mode stays up until the last of them is out.
             self._waiting += 1
             self.broker.storage.after(self._acks_mode, lambda error: self._acks_due(data, error))
         self.broker.hold_back(self)
@@ -270,13 +284,17 @@ class Client:
         self._waiting -= 1
         if not self._waiting:
             self._acks_mode = Durability.FAST
+        # Ownership is accepted only now: 3.1.1 [MQTT-4.3.2-2], [MQTT-4.3.3-2]; 5.0 [MQTT-4.3.2-4], [MQTT-4.3.3-8].
         if error is None:
             self.link.write(data)
         elif self.session is not None:
             self.broker.refuse_publish(self, error)
 
     def on_pubrel(self, packet: PubrelPacket) -> None:
-        """The client has our PUBREC: forget the id, then PUBCOMP."""
+        """The client has our PUBREC: forget the id, then PUBCOMP.
+
+        3.1.1 [MQTT-4.3.3-2]; 5.0 [MQTT-4.3.3-11], [MQTT-4.3.3-12]
+        """
         session = self.session
         assert session is not None
         known = packet.packet_id in session.received
@@ -291,7 +309,7 @@ class Client:
     # Acknowledging.
 
     def on_pubacks(self, run: PubackRun) -> None:
-        """The end of QoS 1 messages."""
+        """The end of QoS 1 messages, whatever the reason code says: 5.0 [MQTT-4.4.0-2], [MQTT-4.8.2-6]."""
         session = self.session
         assert session is not None
         self.broker.counters.messages_received += len(run.packet_ids) - 1
@@ -314,10 +332,10 @@ class Client:
             group.wake()
 
     def on_pubrec(self, packet: PubrecPacket) -> None:
-        """The client has a QoS 2 message: PUBREL."""
+        """The client has a QoS 2 message: PUBREL. 3.1.1 [MQTT-4.3.3-1], 5.0 [MQTT-4.3.3-4]"""
         session = self.session
         assert session is not None
-        if packet.reason_code >= 0x80:
+        if packet.reason_code >= 0x80:  # 5.0 [MQTT-4.4.0-2], [MQTT-4.8.2-6]
             session.inflight.remove(packet.packet_id)
             self._acknowledged(session, [packet.packet_id])
             return
@@ -346,7 +364,10 @@ class Client:
         self._acknowledged(session, [packet.packet_id])
 
     def _wrong_kind(self, what: str) -> None:
-        """An acknowledgement that its message does not ask for: the client's state and ours differ. [MQTT-4.8.0-1]"""
+        """An acknowledgement that its message does not ask for: the client's state and ours differ.
+
+        3.1.1 [MQTT-4.8.0-1], 5.0 [MQTT-4.13.1-1]
+        """
         logger.warning("client %s at %s: closed: %s", self.client_id, self.link.peer, what)
         self.broker.counters.malformed_packets += 1
         self.end(ReasonCode.PROTOCOL_ERROR)
@@ -386,14 +407,27 @@ class Client:
         self.lost()
 
     def end(self, reason_code: int) -> None:
-        """Close the connection from our side; MQTT 5 is told why. 5.0 [MQTT-3.14.0-1]"""
+        """Close the connection from our side; MQTT 5 is told why, and nothing else.
+
+        5.0 [MQTT-3.14.0-1], [MQTT-3.14.2-2], [MQTT-3.14.4-2], [MQTT-4.13.2-1]
+        """
         if self.version == V5 and self.connack_sent:
             self.link.write(DisconnectPacket(reason_code).encode(V5))
         self.link.close()
-        self.lost()
+        self._deferred = None
+        self._lost()
 
     def lost(self) -> None:
-        """The network connection is gone, or about to be: end or park the session. Idempotent."""
+        """The network connection is gone, or about to be: end or park the session. Idempotent.
+
+        A client need not wait for its CONNACK: one that says all it has to say and leaves is heard out.
+        """
+        if self._deferred is not None:
+            self._is_gone = True
+            return
+        self._lost()
+
+    def _lost(self) -> None:
         self.broker.lifecycle.disconnected(self)
 
     def violated(self) -> None:

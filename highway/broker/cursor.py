@@ -6,6 +6,9 @@
     CATCHUP -> LIVE   in the turn of the loop in which `next_offset` meets the visible end: no gap, no duplicate
     LIVE -> CATCHUP   when the window is full or the socket does not keep up: nothing is queued, the log is the queue
 
+So the position of a session is its queue, whether it is online or not (3.1.1 [MQTT-3.1.2-5], [MQTT-4.5.0-1]; 5.0
+[MQTT-4.5.0-1]), and the order of the log is the order of each of its topics ([MQTT-4.6.0-5], [MQTT-4.6.0-6]).
+
 A stored position is the lowest offset that is neither acknowledged nor stored as in flight, never "last sent".
 
 Owner: the event loop.

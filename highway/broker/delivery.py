@@ -39,8 +39,10 @@ _TOPIC_ALIAS = bytes((PropertyId.TOPIC_ALIAS,))
 class Plan:
     """How the messages of one topic go to one reader: one copy for all of its subscriptions that match.
 
-    `qos` is the highest granted, -1 where nothing matches [MQTT-3.3.5-1]; `identifiers` the subscription identifiers
-    as raw properties [MQTT-3.3.4-3]; `own` the plan for what the session's own client published (No Local).
+    `qos` is the highest granted, -1 where nothing matches: 3.1.1 [MQTT-3.3.5-1], 5.0 [MQTT-3.3.4-2]. `identifiers` are
+    the subscription identifiers of all of them as raw properties: 5.0 [MQTT-3.3.4-3], [MQTT-3.3.4-4]; a `$replay` has a
+    reader, and so a copy with an identifier, of its own: 5.0 [MQTT-3.3.4-5]. `own` is the plan for what the session's own
+    client published (No Local).
     """
 
     __slots__ = ("_heads", "identifiers", "own", "plain", "qos", "retain_as_published", "topic_name")
@@ -96,9 +98,13 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
     if plan.qos < 0:
         return
     link = session.link
-    qos = min(run.qos, plan.qos)
+    qos = min(run.qos, plan.qos)  # 3.1.1 [MQTT-3.8.4-6], 5.0 [MQTT-3.8.4-8]
     count = len(run.payloads)
     if link is None or link.congested or session.corked or (qos and session.quota < count):
+        cursor.fall_back(run.base_offset)
+        return
+    if run.qos > 1 and is_own:
+        # The client waits for PUBREC: what it sent comes back to it in the turn behind that.
         cursor.fall_back(run.base_offset)
         return
     # The packet ids of QoS 2 are journaled before they are used, and sizes are looked at one by one: see Cursor.
@@ -106,6 +112,9 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
     if (qos > 1 and session.persistent) or (limit and run.may_exceed(limit - len(plan.identifiers))):
         cursor.fall_back(run.base_offset)
         return
+    # DUP is 0, whatever it was on its way in: [MQTT-3.3.1-3], 3.1.1 [MQTT-4.3.2-1], [MQTT-4.3.3-1], 5.0 [MQTT-4.3.2-2],
+    # [MQTT-4.3.3-2]. RETAIN is 0 but where the subscription asks for it as published: 3.1.1 [MQTT-3.3.1-9], 5.0
+    # [MQTT-3.3.1-12], [MQTT-3.3.1-13].
     first_byte = PUBLISH | qos << 1 | (run.retain and plan.retain_as_published)
     if not qos:
         session.send(_qos0_wire(run, route, plan, session, first_byte), count)
@@ -128,11 +137,15 @@ def _id_bytes(packet_ids: Sequence[int]) -> list[bytes]:
 
 
 def _live_names(run: LiveRun, plan: Plan, session: Session) -> tuple[bytes, bytes]:
-    """(topic name to send, property block with its length) of a run; b"" for the block before MQTT 5."""
+    """(topic name to send, property block with its length) of a run; b"" for the block before MQTT 5.
+
+    The publisher's properties go out as they came in: 5.0 [MQTT-3.3.2-4], [MQTT-3.3.2-15], [MQTT-3.3.2-16],
+    [MQTT-3.3.2-17], [MQTT-3.3.2-20].
+    """
     if session.version != V5:
         return run.topic_name, b""
     raw = plan.identifiers + run.properties
-    if not session.topic_alias_maximum:
+    if not session.topic_alias_maximum:  # 5.0 [MQTT-3.1.2-27]
         return run.topic_name, property_block(raw)
     alias, is_new = session.topic_alias(run.topic_name)
     if not alias:
@@ -196,7 +209,13 @@ def encode_records(reader: Reader, records: Sequence[Record], quota: int, budget
         if plan is None:
             plan = reader.make_plan(topic_name)
         if properties:
+            limit = plan.qos
             plan, properties = _look_at_properties(record, plan, session, now_ms)
+            if plan is NOTHING and flags & 3 and limit > 0 and not offsets and ids:
+                # What expired takes a packet id with it, as in mosquitto, which gives ids when a message is queued.
+                session.inflight.pass_over(ids[0])
+                ids = session.inflight.free_ids(len(ids))
+                id_bytes = _id_bytes(ids)
         limit = plan.qos
         if limit >= 0 and (not reader.since or reader.wants(topic_name, offset)):
             qos = flags & 3
@@ -217,7 +236,7 @@ def encode_records(reader: Reader, records: Sequence[Record], quota: int, budget
                 budget -= len(packet)
                 chunk.count += 1
             else:
-                qos = 0  # too large for this client: passed over
+                qos = 0  # too large for this client: passed over as if it had been sent, 5.0 [MQTT-3.1.2-25]
             if qos:
                 offsets.append(offset)
                 granted.append(qos)
@@ -248,6 +267,7 @@ def encode_packet(
     offset, flags, stored_ms, topic_name, _, payload = record
     if reader.addressed:
         topic_name = addressed_name(offset, topic_name)
+    # 3.1.1 [MQTT-3.3.1-9]; 5.0 [MQTT-3.3.1-12], [MQTT-3.3.1-13]
     retain = plan.retain_as_published and bool(flags & FLAG_RETAIN)
     middle = id_bytes
     if session.version == V5:

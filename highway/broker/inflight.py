@@ -4,9 +4,9 @@ An entry says where its message is, not what it is: the log has it. Only what no
 messages) is kept as itself.
 
     state      waits for        then
-    SENT_1     PUBACK           gone
-    SENT_2     PUBREC           RELEASED, we answer PUBREL
-    RELEASED   PUBCOMP          gone
+    SENT_1     PUBACK           gone                            3.1.1 [MQTT-4.3.2-1], 5.0 [MQTT-4.3.2-3]
+    SENT_2     PUBREC           RELEASED, we answer PUBREL      3.1.1 [MQTT-4.3.3-1], 5.0 [MQTT-4.3.3-3]
+    RELEASED   PUBCOMP          gone                            3.1.1 [MQTT-4.3.3-1], 5.0 [MQTT-4.3.3-5]
 
 Owner: the event loop.
 """
@@ -124,6 +124,10 @@ class Inflight:
         self._entries[packet_id] = (None, message, state)
         self._next = packet_id % MAX_PACKET_ID + 1
         return packet_id
+
+    def pass_over(self, packet_id: int) -> None:
+        """Use a packet id for nothing."""
+        self._next = packet_id % MAX_PACKET_ID + 1
 
     def restore(self, packet_id: int, entry: Entry) -> None:
         """Put back an entry of an earlier connection, as it is sent again."""

@@ -4,6 +4,9 @@
     connection lost   positions and messages in flight are stored, the will is published or waits (`disconnected`)
     expiry            the session and all keys of it go (`expire`)
 
+A session lives as long as its connection, and as long after it as the client asked for and the settings allow:
+3.1.1 [MQTT-4.1.0-1], [MQTT-4.1.0-2]; 5.0 [MQTT-4.1.0-1], [MQTT-4.1.0-2].
+
 Owner: the event loop.
 """
 
@@ -33,6 +36,9 @@ logger = logging.getLogger("highway.broker")
 # Topic aliases that a client may set: a sensor has a handful of topics, and each alias holds a name in memory.
 # Ten is also what mosquitto grants, so that devices tuned to it find what they know.
 TOPIC_ALIAS_MAXIMUM = 10
+# QoS 1 and 2 messages that a client may have under way: as many as there are packet ids. Each is handed to the disk as
+# it comes, so there is nothing to hold back; said all the same, where mosquitto says it.
+RECEIVE_MAXIMUM = 65_535
 _NEVER = 0xFFFF_FFFF  # a session expiry interval that means for ever
 
 
@@ -45,17 +51,17 @@ class Lifecycle:
         self._broker = broker
 
     def connect(self, client: Client, packet: ConnectPacket) -> None:
-        """Attach a client to its session, new or old, and answer it."""
+        """Attach a client to its session, new or old, and answer it. The client id is all that tells which. [MQTT-3.1.3-2]"""
         broker = self._broker
         client.version = packet.protocol_version
-        if packet.properties.authentication_method is not None:
+        if packet.properties.authentication_method is not None:  # 5.0 [MQTT-4.12.0-1]
             self._refuse(client, packet, ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication method is served")
             return
         if not broker.settings.anonymous:
             self._refuse(client, packet, ReasonCode.NOT_AUTHORIZED, "anonymous clients are not let in")
             return
-        # 3.1.1 [MQTT-3.1.3-6], 5.0 [MQTT-3.1.3-6]: an empty id stands for one that the server makes up.
-        client.client_id = packet.client_id or f"auto-{uuid.uuid4().hex}"
+        # [MQTT-3.1.3-6] An empty id stands for one that the server makes up; 5.0 [MQTT-3.1.3-7]: and tells.
+        client.client_id = packet.client_id or f"auto-{uuid.uuid4()}"
         before = broker.clients.get(client.client_id)
         if before is not None:
             # 3.1.1 [MQTT-3.1.4-2], 5.0 [MQTT-3.1.4-3]: the older connection goes, its will before the newcomer's answer.
@@ -79,12 +85,17 @@ class Lifecycle:
         client.connected(connack, journaled=bool(puts))
 
     def _refuse(self, client: Client, packet: ConnectPacket, reason_code: int, why: str) -> None:
+        # 3.1.1 [MQTT-3.2.2-5]; 5.0 [MQTT-3.1.4-2], [MQTT-3.2.2-7], [MQTT-4.12.0-4]: a refusal ends the connection.
         logger.warning("client %r from %s: refused: %s", packet.client_id, client.link.peer, why)
         client.link.write(ConnackPacket(reason_code=reason_code).encode(packet.protocol_version))
         client.link.close()
 
     def _session_of(self, client_id: str, packet: ConnectPacket) -> tuple[Session, bool, Puts]:
-        """(session, whether it was there, what has to be stored)."""
+        """(session, whether it was there, what has to be stored).
+
+        3.1.1 [MQTT-3.1.4-3], [MQTT-3.2.2-1], [MQTT-3.2.2-2], [MQTT-3.2.2-3]; 5.0 [MQTT-3.1.4-4], [MQTT-3.2.2-2],
+        [MQTT-3.2.2-3].
+        """
         broker = self._broker
         session = broker.sessions.get(client_id)
         puts: Puts = []
@@ -93,12 +104,13 @@ class Lifecycle:
             session = None
         puts += broker.wills.resumed(client_id)
         if session is not None and packet.clean_start:
-            # 3.1.1 [MQTT-3.1.2-6], 5.0 [MQTT-3.1.2-4]
+            # 3.1.1 [MQTT-3.1.2-6], 5.0 [MQTT-3.1.2-4]: nothing of the old one is left.
             puts += self.end_session(session)
             session = None
         if session is not None:
             self._unpark(session)
-            return session, True, puts
+            return session, True, puts  # 3.1.1 [MQTT-3.1.2-4], 5.0 [MQTT-3.1.2-5]
+        # 3.1.1 [MQTT-3.1.2-4], 5.0 [MQTT-3.1.2-6]
         session = broker.sessions[client_id] = Session(broker, client_id)
         return session, False, puts
 
@@ -110,7 +122,7 @@ class Lifecycle:
         session.max_inflight = min(asked.receive_maximum or 65_535, settings.max_inflight)
         session.max_packet_bytes = asked.maximum_packet_size or 0
         session.topic_alias_maximum = asked.topic_alias_maximum or 0
-        session.topic_aliases.clear()
+        session.topic_aliases.clear()  # 5.0 [MQTT-3.3.2-7]
         session.ack_offsets = asked.first_user_property("ack-offsets") == "1"
         session.wants_reasons = asked.request_problem_information != 0
         session.expires_at_ms = None
@@ -127,13 +139,16 @@ class Lifecycle:
             reader.changed()  # heads and aliases are of the connection before
         if packet.protocol_version != V5:
             return Properties()
+        # No Authentication Method, as the client gave none (5.0 [MQTT-4.12.0-6]), and no Response Information, asked for or
+        # not (5.0 [MQTT-3.1.2-28]): topics for answers are the clients' own choice.
         told = Properties()
-        told.maximum_packet_size = settings.max_packet_bytes
         told.topic_alias_maximum = TOPIC_ALIAS_MAXIMUM
         if not packet.client_id:
             told.assigned_client_identifier = client.client_id  # 5.0 [MQTT-3.2.2-16]
+        told.maximum_packet_size = settings.max_packet_bytes
+        told.receive_maximum = RECEIVE_MAXIMUM
         if client.keep_alive != packet.keep_alive:
-            told.server_keep_alive = client.keep_alive  # 5.0 [MQTT-3.2.2-21], 5.0 [MQTT-3.2.2-22]
+            told.server_keep_alive = client.keep_alive  # 5.0 [MQTT-3.2.2-21], [MQTT-3.2.2-22]
         if expiry_s != packet.session_expiry_interval:
             told.session_expiry_interval = expiry_s
         return told
@@ -177,7 +192,7 @@ class Lifecycle:
             del broker.clients[client.client_id]
         session.link = None
         broker.offline(client, session)
-        if session.persistent:
+        if session.persistent:  # 3.1.1 [MQTT-3.1.2-4], 5.0 [MQTT-3.1.2-23]
             session.expires_at_ms = None if session.expiry_ms is None else broker.clock.now_ms() + session.expiry_ms
             broker.store(
                 [
@@ -189,7 +204,7 @@ class Lifecycle:
             )
             self.park(session)
         puts = [] if session.persistent else self.end_session(session)
-        if will is not None:
+        if will is not None:  # 3.1.1 [MQTT-3.1.2-12]
             broker.wills.connection_lost(client.client_id, will)
         if puts:
             broker.store(puts)  # it was the last of a group

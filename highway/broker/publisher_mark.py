@@ -1,6 +1,6 @@
 """Who published a stored message, where that decides who gets it: No Local.
 
-A subscription with No Local must not get what its own client published [5.0 MQTT-3.8.3-3], also when it reads the
+A subscription with No Local must not get what its own client published (5.0 [MQTT-3.8.3-3]), also when it reads the
 message from the log days later. Only messages whose publisher has such a subscription at that time carry the mark, so
 that everybody else pays nothing: flag bit 4 of the record, and client id length u16 and client id in front of the
 property block.

@@ -168,7 +168,7 @@ class Reader:
         return found if found is not None else self.place(feed, feed.visible)
 
     def make_plan(self, topic_name: bytes) -> Plan:
-        """Work out, and remember, how messages of a topic go to this reader."""
+        """Work out, and remember, how messages of a topic go to this reader: where a filter matches. [MQTT-3.3.2-3]"""
         if len(self.plans) >= MAX_PLANS:
             self.plans.clear()
         granted = (s for s in self.subscriptions.values() if matches(s.topic_filter, topic_name))
@@ -254,7 +254,10 @@ class Session:
         return f"<Session {self.client_id!r} online={self.link is not None} inflight={len(self.inflight)}>"
 
     def topic_alias(self, topic_name: bytes) -> tuple[int, bool]:
-        """(alias, whether the client has to be told first); alias 0 when all are taken, as the first topics keep theirs."""
+        """(alias, whether the client has to be told first); alias 0 when all are taken, as the first topics keep theirs.
+
+        5.0 [MQTT-3.1.2-26], [MQTT-3.3.2-11]
+        """
         alias = self.topic_aliases.get(topic_name)
         if alias is not None:
             return alias, False
@@ -265,7 +268,10 @@ class Session:
 
     @property
     def quota(self) -> int:
-        """How many more messages may be in flight."""
+        """How many more messages may be in flight: 5.0 [MQTT-3.3.4-9], [MQTT-4.9.0-1], [MQTT-4.9.0-2].
+
+        Nobody asks before sending anything else than a PUBLISH: 5.0 [MQTT-3.3.4-10], [MQTT-4.9.0-3].
+        """
         return self.max_inflight - len(self.inflight)
 
     def is_blocked(self) -> bool:

@@ -212,7 +212,7 @@ def received_put(session: Session, packet_id: int, *, present: bool) -> tuple[by
 
 
 def drop_puts(session: Session) -> Puts:
-    """The end of a session: everything that is stored of it."""
+    """The end of a session: everything that is stored of it. Retained messages are not of it: 3.1.1 [MQTT-3.1.2-7]."""
     client_id = session.client_id
     puts: Puts = [(b"s/" + client_id.encode(), None)]
     puts.extend((_position_key(cursor), None) for cursor in session.cursors())
@@ -222,7 +222,7 @@ def drop_puts(session: Session) -> Puts:
 
 
 def retained_put(message: Message) -> tuple[bytes, bytes | None]:
-    """The retained message of a topic. [MQTT-3.3.1-10] An empty payload removes it."""
+    """The retained message of a topic. An empty payload removes it: 3.1.1 [MQTT-3.3.1-10], 5.0 [MQTT-3.3.1-6]."""
     if not message.payload:
         return b"r/" + message.topic_name, None
     publisher = message.publisher.encode()

@@ -35,9 +35,7 @@ class BrokerSettings:
     # Sent to one client at QoS > 0 and not yet acknowledged. With 100 a client that catches up waits for us, and we for
     # it, in turns: 1000 took it from 130,000 to 250,000 messages a second on a busy machine. MQTT 5 clients lower it.
     max_inflight: int = 1000
-    max_keep_alive_s: int = (
-        0  # MQTT 5 clients that ask for more, or for none, are given this; 0: they get what they ask
-    )
+    max_keep_alive_s: int = 0  # MQTT 5 clients that ask for more, or for none, are given this; 0: what they ask for
     max_subscriptions: int = 10_000  # of one session
     # A 3.1.1 client can't say how long its session should live, so the broker does. 90 days outlive the longest
     # retention of the shipped topics: a session must not forget its position while the messages are still there.

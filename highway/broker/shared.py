@@ -2,7 +2,8 @@
 
 A group has one position in each log, kept for as long as any session, online or not, subscribes to it. Its members
 take turns, and only those that can take a message now: online, the window open, the socket keeping up. What a member
-leaves unacknowledged when its session ends goes to the others, QoS 2 excepted [5.0 MQTT-4.8.2-5].
+leaves unacknowledged when its session ends goes to the others, QoS 2 excepted: 5.0 [MQTT-4.8.2-5]. As long as its session
+lives, it is completed with that member: 5.0 [MQTT-4.8.2-4].
 
     $share/<name>/<filter>                   the group starts now
     $share/<name>/$replay/<from>/<filter>    the group starts there; who joins later does not rewind it
@@ -209,7 +210,7 @@ class Group:
             if left is None:
                 return True  # its time is over
             properties = left
-        qos = min(flags & 3, plan.qos)
+        qos = min(flags & 3, plan.qos)  # 5.0 [MQTT-4.8.2-3]
         inflight = member.session.inflight
         ids: Sequence[int] = inflight.free_ids(1) if qos else ()
         packet = delivery.encode_packet(member, plan, record, properties, qos, PACKET_IDS[ids[0]] if qos else b"")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
 from highway.mqtt import MAX_PACKET_BYTES, V5, ReasonCode, SubackPacket, UnsubackPacket, parse_shared
 from highway.mqtt.packets import encode_within
+from highway.mqtt.reason_codes import REASON_CODES, PacketType
 from highway.storage import Durability
 
 from .inflight import Message
@@ -43,7 +44,11 @@ QUOTA_EXCEEDED = 0x97
 
 
 class SubscribeOperation:
-    """One SUBSCRIBE on its way to its SUBACK."""
+    """One SUBSCRIBE on its way to its SUBACK, which it always gets. [MQTT-3.8.4-1]
+
+    Its filters are taken one after the other, and answered in one SUBACK in their order: 3.1.1 [MQTT-3.8.4-4], 5.0
+    [MQTT-3.8.4-5]; [MQTT-3.9.3-1].
+    """
 
     def __init__(self, client: Client, session: Session, packet: SubscribePacket) -> None:
         self._client = client
@@ -114,7 +119,7 @@ class SubscribeOperation:
                 # The reader still has messages to read here that this subscription is not about.
                 subscription.since[feed.log.name] = start
         reader.changed()
-        router.add(subscription)
+        router.add(subscription)  # in place of one of that name: 5.0 [MQTT-3.8.4-4]
         # 3.1.1 [MQTT-3.3.1-6]; 5.0 [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]. They wait behind the cork.
         if request.retain_handling == 0 or (request.retain_handling == 1 and is_new):
             session.add_snapshot(subscription, starts if is_new else {})
@@ -312,7 +317,8 @@ class SubscribeOperation:
         self._broker.router.add(reader.add(self._make(reader, request, special.topic_filter)))
 
     def _refuse(self, index: int, error: ProtocolError) -> None:
-        self._codes[index] = error.reason_code if self._session.version >= 5 else REFUSED
+        known = error.reason_code in REASON_CODES[PacketType.SUBACK]
+        self._codes[index] = error.reason_code if known and self._session.version == V5 else REFUSED
         self._reason = self._reason or error.detail
         self._broker.log_refusal(self._client, error.detail)
 
@@ -338,9 +344,11 @@ class SubscribeOperation:
         session.corked -= 1
         # A session that nothing is stored of needs no disk.
         granted = error is None or not session.persistent
+        # One code for each filter, the QoS granted or why not: 3.1.1 [MQTT-3.8.4-5], 5.0 [MQTT-3.8.4-6], [MQTT-3.8.4-7],
+        # [MQTT-3.9.3-2]; under the packet id of the SUBSCRIBE: [MQTT-3.8.4-2], 3.1.1 [MQTT-2.3.1-7], 5.0 [MQTT-2.2.1-6].
         codes = [code if granted and code is not None else REFUSED for code in self._codes]
         suback = SubackPacket(self._packet.packet_id, codes)
-        if self._reason and session.wants_reasons and session.version == V5:
+        if self._reason and session.wants_reasons and session.version == V5:  # 5.0 [MQTT-3.1.2-29]
             suback.properties.reason_string = self._reason
         client.link.write(encode_within(suback, session.version, session.max_packet_bytes or MAX_PACKET_BYTES))
         for message, qos in self._replies:
@@ -355,7 +363,8 @@ class SubscribeOperation:
 def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> None:
     """End subscriptions, and the cursors that only they needed; then UNSUBACK."""
     broker = client.broker
-    # What was sent is completed, whatever becomes of its subscription: [MQTT-3.10.4-3].
+    # Filters are compared byte by byte, and one after the other: [MQTT-3.10.4-1], [MQTT-3.10.4-6]. No new message goes to
+    # one that is gone, and what was sent is completed: [MQTT-3.10.4-2], [MQTT-3.10.4-3].
     puts: Puts = inflight_puts(session) if session.persistent else []
     codes = []
     for name in packet.topic_filters:
@@ -377,7 +386,8 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
             del session.readers[reader.source]
 
     def answer(error: StorageError | None) -> None:
-        # 5.0 [MQTT-3.10.4-5]: whatever became of it, it is answered.
+        # Whatever became of it, it is answered, in its order and under its packet id: [MQTT-3.10.4-4], [MQTT-3.10.4-5],
+        # 3.1.1 [MQTT-2.3.1-7], 5.0 [MQTT-2.2.1-6], [MQTT-3.11.3-1], [MQTT-3.11.3-2].
         unsuback = UnsubackPacket(packet.packet_id, codes if error is None else [REFUSED] * len(codes))
         client.link.write(encode_within(unsuback, session.version, session.max_packet_bytes or MAX_PACKET_BYTES))
 

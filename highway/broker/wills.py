@@ -43,7 +43,7 @@ class Wills:
 
     @staticmethod
     def set_puts(client_id: str, will: Will | None) -> Puts:
-        """The change that stores the will of a new connection."""
+        """The change that stores the will of a new connection. 3.1.1 [MQTT-3.1.2-8], 5.0 [MQTT-3.1.2-7]"""
         return [] if will is None else [(b"w/" + client_id.encode(), encode_will(will))]
 
     def forget(self, client_id: str, will: Will | None) -> None:
@@ -55,7 +55,7 @@ class Wills:
         """Publish the will, now or after its delay, but not after the end of a session that outlived the connection.
 
         Where none does, the delay stands all the same: the client asked for time to come back, and until then a new
-        connection takes the will away, whatever became of the session. 5.0 [MQTT-3.1.2-8]
+        connection takes the will away, whatever became of the session. [MQTT-3.1.2-8]
         """
         session = self._broker.sessions.get(client_id)
         delay_s: float = will.delay_interval
@@ -94,6 +94,10 @@ class Wills:
         self._publish(client_id, will)
 
     def _publish(self, client_id: str, will: Will) -> None:
+        """Publish a will as its CONNECT asked for, and forget it.
+
+        [MQTT-3.1.2-10]; 3.1.1 [MQTT-3.1.2-16], [MQTT-3.1.2-17]; 5.0 [MQTT-3.1.2-14], [MQTT-3.1.2-15]
+        """
         run = PublishRun(
             will.topic_name, publish_first_byte(will.qos, retain=will.retain), [will.payload], [], will.properties
         )

@@ -77,6 +77,8 @@ def _broker_settings(model: ConfigFile, entries: tuple[TopicEntry, ...], *, reje
         max_packet_bytes=limits.max_packet,
         connect_timeout_s=limits.connect_timeout / 1000,
         max_inflight=limits.max_inflight,
+        # MQTT counts it in seconds; what is less than one is cut off.
+        max_keep_alive_s=(limits.max_keep_alive or 0) // 1000,
         max_subscriptions=limits.max_subscriptions,
         session_expiry_ms=limits.session_expiry,
         write_buffer_bytes=limits.write_buffer,

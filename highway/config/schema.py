@@ -194,6 +194,10 @@ class LimitsSection(Section):
     max_inflight: int = Field(
         _BROKER.max_inflight, ge=1, le=65_535, description="Unacknowledged QoS 1 and 2 messages to one client."
     )
+    max_keep_alive: Annotated[int | None, Duration("1s", "65535s", unlimited=True)] = Field(
+        None,
+        description="Longest keep alive of an MQTT 5 client; one that asks for more, or for none, is given this.",
+    )
     max_subscriptions: int = Field(
         _BROKER.max_subscriptions, ge=1, le=1_000_000, description="Subscriptions of one session."
     )

@@ -97,7 +97,7 @@ class ConnectPacket:
         if bits & _WILL_FLAG:
             packet.will = _read_will(reader, version, bits)
         packet.username, packet.password = _read_credentials(reader, version, bits)
-        # Without the flag there is no field: 3.1.1 [MQTT-3.1.2-18], [MQTT-3.1.2-20]; 5.0 [MQTT-3.1.2-16],
+        # Without the flag there is no field: 3.1.1 [MQTT-3.1.2-11], [MQTT-3.1.2-18], [MQTT-3.1.2-20]; 5.0 [MQTT-3.1.2-16],
         # [MQTT-3.1.2-18]. It would be left over here.
         reader.expect_end()
         return packet
@@ -183,7 +183,7 @@ def _check_authentication(properties: Properties, position: int) -> None:
 
 
 def _read_client_id(reader: Reader, version: int, *, clean_start: bool) -> str:
-    """The client id; "" asks for one of the server's making."""
+    """The client id, of any length and any characters [MQTT-3.1.3-5]; "" asks for one of the server's making."""
     position = reader.position
     client_id = reader.name().decode()  # [MQTT-3.1.3-4]
     if client_id or version == V5:
@@ -223,13 +223,14 @@ def _read_will(reader: Reader, version: int, bits: int) -> Will:
         validate_topic_name(topic_name)  # 3.1.1 [MQTT-3.1.3-10], 5.0 [MQTT-3.1.3-11]
     except MqttError as error:
         error.position = position + 2
+        error.is_answered = False  # as mosquitto does it
         raise
     payload = reader.binary()
     return Will(topic_name, payload, bits >> 3 & 3, bool(bits & _WILL_RETAIN), raw, delay)
 
 
 def _read_will_properties(reader: Reader) -> tuple[bytes, int]:
-    """(raw block of the message to publish, as it came; its delay, which is cut out of it)."""
+    """(raw block of the message to publish, as it came: 5.0 [MQTT-3.1.3-10]; its delay, which is cut out of it)."""
     start = reader.position
     reader.varint()
     begin, reader.position = reader.position, start
@@ -274,7 +275,8 @@ class ConnackPacket:
     def encode(self, version: int) -> bytes:
         """The packet as bytes for a client of `version`.
 
-        A refusal never says that a session is present: 3.1.1 [MQTT-3.2.2-4], 5.0 [MQTT-3.2.2-6].
+        A refusal never says that a session is present: 3.1.1 [MQTT-3.2.2-4], 5.0 [MQTT-3.2.2-6]. The other flags are 0: 5.0
+        [MQTT-3.2.2-1].
         """
         present = int(self.session_present and self.reason_code == ReasonCode.SUCCESS)
         if version != V5:

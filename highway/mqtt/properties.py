@@ -228,8 +228,8 @@ _READERS: dict[_Kind, Callable[[Reader], Any]] = {
     _Kind.TWO_BYTE: Reader.u16,
     _Kind.FOUR_BYTE: Reader.u32,
     _Kind.VARINT: Reader.varint,
-    _Kind.STRING: Reader.string,
-    _Kind.TOPIC: Reader.name,
+    _Kind.STRING: Reader.string,  # Content Type, for one, is UTF-8: 5.0 [MQTT-3.3.2-19]
+    _Kind.TOPIC: Reader.name,  # Response Topic: 5.0 [MQTT-3.3.2-13]
     _Kind.BINARY: Reader.binary,
     _Kind.PAIR: _read_pair,
 }

@@ -140,7 +140,8 @@ class ServerProtocol:
         if self.version and connack_sent:
             return DisconnectPacket(error.reason_code).encode(V5) if self.version == V5 else b""
         version = self._connect_version
-        # Before 5.0 a malformed CONNECT is closed without an answer, unless there is a return code that says just this.
+        # Before 5.0 a malformed CONNECT is closed without an answer, unless there is a return code that says just this:
+        # 3.1.1 [MQTT-3.1.3-9], [MQTT-3.2.2-6]. From 5.0 on there is a reason code for everything: 5.0 [MQTT-3.2.2-8].
         if version == V5:
             code = error.reason_code
             known = code in REASON_CODES[PacketType.CONNACK]

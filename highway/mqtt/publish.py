@@ -84,7 +84,7 @@ class PublishRun:
 
 
 def publish_first_byte(qos: int, *, retain: bool = False, dup: bool = False) -> int:
-    """The first byte of a PUBLISH. DUP is for QoS above 0 only: [MQTT-3.3.1-2]."""
+    """The first byte of a PUBLISH. DUP is for QoS above 0 only: [MQTT-3.3.1-2], [MQTT-4.3.1-1]."""
     return PacketType.PUBLISH << 4 | (dup and qos > 0) << 3 | qos << 1 | retain
 
 
@@ -166,7 +166,7 @@ class PublishReader:
             topic_end += data[body] << 8 | data[body + 1]
         if topic_end > end:
             raise MalformedPacketError("the topic name goes beyond the packet", position=body - start)
-        topic_name = data[body + 2 : topic_end]
+        topic_name = data[body + 2 : topic_end]  # the first field: [MQTT-3.3.2-1]
         if topic_name and topic_name not in _known_topics:
             _check_topic(topic_name, body + 2 - start)
         place = topic_end

@@ -9,7 +9,8 @@ The rules, for the server's side of one network connection:
 - CONNACK, SUBACK, UNSUBACK and PINGRESP go from server to client only; PUBLISH and its acknowledgements go both ways.
 - AUTH exists from 5.0 on. That a client which did not begin with an authentication method may not send it (5.0
   [MQTT-4.12.0-7]) depends on the CONNECT and is checked in `protocol`.
-- After DISCONNECT a client sends nothing more ([MQTT-3.14.4-1]); after an error nothing more is read. Both are CLOSED.
+- After DISCONNECT a client sends nothing more (3.1.1 [MQTT-3.14.4-2], 5.0 [MQTT-3.14.4-1]); after an error nothing more is
+  read. Both are CLOSED.
 
 A packet that has no entry in `TRANSITIONS` is a protocol error. `FIXED_FLAGS` is the other thing that a first byte can
 be judged by; from both come the tables of `first_bytes`, with one look-up for each packet.

@@ -1,7 +1,8 @@
 """One TCP connection: bytes in, bytes out, and the clocks that watch it.
 
 Thin on purpose: `ServerProtocol` knows the packets, `Client` knows what they mean; this reads a chunk, hands it on,
-and implements `Link`. It is a callback protocol and not a stream with a task, as a task, a future or an await for
+and implements `Link`. What carries it, TCP, TLS or WebSocket, keeps bytes and order (3.1.1 [MQTT-7.1.1-1], 5.0
+[MQTT-4.2.0-1]). It is a callback protocol and not a stream with a task, as a task, a future or an await for
 each message would cost more than everything else that is done with it.
 
 Owner: the event loop.
@@ -149,7 +150,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         self._keep_alive_s = keep_alive_s * 1.5
-        if keep_alive_s:
+        if keep_alive_s and self._transport is not None:
             self._timer = self._shared.loop.call_later(self._keep_alive_s, self._check_keep_alive)
 
     def write(self, data: bytes) -> None:
@@ -188,7 +189,7 @@ class Connection(asyncio.Protocol):
         if left > 0:
             self._timer = self._shared.loop.call_later(left, self._check_keep_alive)
             return
-        # [MQTT-3.1.2-24] Silent for one and a half times the keep alive.
+        # Silent for one and a half times the keep alive: 3.1.1 [MQTT-3.1.2-24], 5.0 [MQTT-3.1.2-22].
         logger.info("client %s at %s: closed: silent for %g s", self._client.client_id, self.peer, self._keep_alive_s)
         self._client.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
 

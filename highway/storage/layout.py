@@ -123,8 +123,8 @@ def parse_format(data: bytes, path: str) -> tuple[int, int]:
         written, needed = int(content["format"]), int(content["min_reader"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(path, 0, f"FORMAT can't be read: {error!r}") from None
-    if not found and (written, needed) != (1, 1):
-        raise CorruptionError(path, len(data), "FORMAT has no checksum")  # only the first version came without
+    if not found and (written, needed, len(content)) != (1, 1, 3):  # the first directories came without
+        raise CorruptionError(path, len(data), "FORMAT has no checksum")
     return written, needed
 
 

@@ -36,7 +36,7 @@ from highway.storage.journal_format import (
 from highway.storage.journal_loss import RESERVATION_BOUND, account_for, read_lost
 from highway.storage.journal_reader import JournalScan, TornTail, read_frames, scan_journal
 from highway.storage.journal_replay import replay_frame
-from highway.storage.log_recovery import RecoveredLog, rebuild_state, recover_segments
+from highway.storage.log_recovery import RecoveredLog, rebuild_state, recover_segments, sync_segments
 from highway.storage.meta import Meta, list_snapshots, load_snapshot
 from highway.storage.quarantine import Quarantine
 from highway.storage.report import RecoveryReport
@@ -292,6 +292,7 @@ class _Recovery:
     def finish(self) -> None:
         """Decide where everything goes on; refuse if something is damaged and a log wants that."""
         result, report, scan = self.result, self.result.report, self._scan
+        sync_segments(result.logs.values(), self._files, self._layout.logs)
         unreserved = {name for name, settings in self._configured.items() if settings.durability == Durability.SAFE}
         for lost in scan.lost:
             data = read_lost(self._filesystem, lost)

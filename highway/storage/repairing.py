@@ -31,7 +31,7 @@ from highway.storage.layout import Layout, lock_directory
 from highway.storage.meta import COPY_SUFFIX, SNAPSHOT_SUFFIX, parse_snapshot, read_file, replace_file
 from highway.storage.quarantine import Quarantine
 from highway.storage.segment import SEGMENT_SUFFIX, Segment
-from highway.storage.settings import MIB, StorageSettings
+from highway.storage.settings import StorageSettings
 from highway.storage.verification import verify
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ __all__ = ["RepairResult", "repair", "to_repair"]
 
 # Kinds of findings whose bytes go away: the whole file is replaced, or a range of it is cut or going to be recycled.
 _REPLACED = ("checkpoint", "snapshot", "index")
-_CUT = ("journal", "torn")
+_CUT = ("journal", "header", "torn")
+_MIN_JOURNAL_BYTES = 4096  # no file is there: what repairing writes to one is small
 _NO_KEY = b"\0repair"  # deleting what isn't there is a change, and a change makes a snapshot
 
 
@@ -127,7 +128,7 @@ class _NoTimers:
 
 def _open(layout: Layout, filesystem: FileSystem, *, rebuild: bool) -> Storage:
     """Return the opened storage, in which nothing happens by itself: no log has settings, so none has a retention."""
-    sizes = [MIB]
+    sizes = [_MIN_JOURNAL_BYTES]
     for _, path in list_journal(filesystem, layout.journal):
         fd = filesystem.open(path)
         sizes.append(filesystem.size(fd))

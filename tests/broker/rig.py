@@ -97,14 +97,18 @@ class FakeLink:
 class Peer:
     """A client of the rig's broker."""
 
-    def __init__(self, rig: Rig, client_id: str, *, clean: bool, connect: bytes | None = None) -> None:
+    def __init__(
+        self, rig: Rig, client_id: str, *, clean: bool, connect: bytes | None = None, settle: bool = True
+    ) -> None:
         self.rig = rig
         self.link = FakeLink()
         self.protocol = ServerProtocol(
             max_packet_bytes=rig.settings.max_packet_bytes, topic_alias_maximum=TOPIC_ALIAS_MAXIMUM
         )
         self.client = Client(rig.broker, self.link)
-        self.send(connect or packets.connect(client_id, clean=clean))
+        self.feed(connect or packets.connect(client_id, clean=clean))
+        if settle:
+            rig.settle()
 
     def feed(self, data: bytes) -> None:
         """Hand bytes to the broker as a connection does; what has to wait for the disk waits."""
@@ -242,6 +246,10 @@ class Rig:
     def connect5(self, client_id: str, **settings: Any) -> Peer5:
         """A client of MQTT 5; `settings` are those of `packets5.connect`."""
         return Peer5(self, packets5.connect(client_id, **settings))
+
+    def unsettled(self, data: bytes) -> Peer:
+        """A connection that `data` came on, none of which was stored yet."""
+        return Peer(self, "", clean=True, connect=data, settle=False)
 
     def kill(self) -> None:
         """The process dies and is started again: nothing is parked, nothing closed but what the kernel closes."""

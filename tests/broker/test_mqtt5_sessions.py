@@ -244,7 +244,11 @@ def test_a_fault_behind_a_connect_that_waits_for_the_journal_is_answered_in_conn
 
 def test_connack_says_no_more_than_it_has_to(rig: Rig) -> None:
     connack = rig.connect5("c", request_response_information=1, request_problem_information=1).connack
-    assert connack.properties == {"maximum_packet_size": 1024 * 1024, "topic_alias_maximum": 10}
+    assert connack.properties == {
+        "topic_alias_maximum": 10,
+        "maximum_packet_size": 1024 * 1024,
+        "receive_maximum": 65_535,
+    }
 
 
 def test_a_client_that_can_not_take_our_connack_is_let_go(rig: Rig) -> None:

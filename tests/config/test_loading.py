@@ -82,8 +82,8 @@ listeners: {a: {bind: "::1", port: 1}, b: {port: 0}}
 insecure: true
 auth: {anonymous: true}
 limits:
-  {max_connections: 1, max_packet: 2KiB, connect_timeout: 3s, max_inflight: 4, max_subscriptions: 5,
-   session_expiry: unlimited, write_buffer: 7KiB}
+  {max_connections: 1, max_packet: 2KiB, connect_timeout: 3s, max_inflight: 4, max_keep_alive: 1m30s,
+   max_subscriptions: 5, session_expiry: unlimited, write_buffer: 7KiB}
 unmatched: reject
 topics:
   - {topic: a/+, log: one, durability: FAST, delay: 1s, retention: 2s, retention_bytes: 3MiB, segment_bytes: 1MiB,
@@ -103,6 +103,7 @@ storage:
         max_packet_bytes=2048,
         connect_timeout_s=3.0,
         max_inflight=4,
+        max_keep_alive_s=90,
         max_subscriptions=5,
         session_expiry_ms=None,
         write_buffer_bytes=7168,

@@ -15,7 +15,7 @@ import pytest
 from highway.mqtt import ConnectPacket, ServerProtocol, State, decode_properties, publish_properties
 
 LEVELS = {"3.1": 3, "3.1.1": 4, "5.0": 5}
-TABLES = sorted(Path(__file__).parent.glob("*.json"))
+TABLES = sorted(Path(__file__).parent.glob("*-*.json"))
 STATEMENT = re.compile(r"\[MQTT-[\d.-]+\]")
 
 
