@@ -302,9 +302,10 @@ class Client:
         # An id that is unknown is answered too: a client that lost its memory could not finish otherwise.
         self._acks.append(PubcompPacket(packet.packet_id).encode(session.version))
         if session.persistent and known:
-            # Were PUBCOMP sent first and the removal lost, a new message under this id would be taken for a repetition.
-            self.broker.store([received_put(session, packet.packet_id, present=False)])
-            self._acks_mode = max(self._acks_mode, Durability.BALANCED)
+            # Were PUBCOMP sent first and the removal lost, be it with the power, a new message under this id would be
+            # taken for a repetition: acknowledged and not stored.
+            self.broker.store([received_put(session, packet.packet_id, present=False)], Durability.SAFE)
+            self._acks_mode = Durability.SAFE
 
     # Acknowledging.
 

@@ -60,10 +60,11 @@ class _Sent:
 
 
 class Account:
-    """One log. `window` is how many seconds before a crash an acknowledged message may be lost; None: never."""
+    """One log."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.others: set[str] = set()  # topics whose messages somebody else accounts for
         self.figures = Figures()
         self.next_offset = 0  # below it everything is settled
         self._offsets = array("q")  # of the settled records
@@ -93,7 +94,10 @@ class Account:
             self._shown[record.offset] = record
 
     def settle(self, records: list[Stored], crashed_at: float, window: float | None) -> None:
-        """Hold what the log has from `next_offset` on against the life that has ended; begin a new one."""
+        """Hold what the log has from `next_offset` on against the life that has ended; begin a new one.
+
+        `window`: how many seconds before the crash an acknowledged message may have been lost; None: never.
+        """
         numbers: dict[str, list[int]] = {topic: [] for topic in self._sent}
         for record in records:
             self._compare(record, self._ghosts)
@@ -101,6 +105,10 @@ class Account:
             if record.offset < self.next_offset:
                 self.wrong(f"offset {record.offset} follows {self.next_offset - 1}")
             self.next_offset = record.offset + 1
+            self._offsets.append(record.offset)
+            self._sums.append(_sum(record))
+            if record.topic in self.others:
+                continue
             number = self._numbers.get((record.topic, record.payload))
             if number is None:
                 self.wrong(f"{record} was never sent, or is settled already")
@@ -109,8 +117,6 @@ class Account:
             if before and number <= before[-1]:
                 self.wrong(f"{record}: number {number} of its topic comes behind number {before[-1]}")
             before.append(number)
-            self._offsets.append(record.offset)
-            self._sums.append(_sum(record))
         self.figures.stored += len(records)
         for topic, stored in numbers.items():
             self._count_lost(topic, stored, crashed_at, window)

@@ -25,6 +25,7 @@ import click
 
 from tests.crash.accounts import Accounts
 from tests.crash.follower import Follower
+from tests.crash.gateway import Gateway
 from tests.crash.loop_disk import LoopDisk, loop_disk_missing
 from tests.crash.nursery import CrashBroker, Nursery
 from tests.crash.reading import Reading, shown_to
@@ -59,8 +60,17 @@ STORAGE = {
     "reaper_interval": "300ms",
 }
 
-# Which modes have traffic in a life: the syncs of SAFE would otherwise cover for the others.
-MIXES = (MODES, MODES, ("balanced", "fast"), ("balanced",), ("fast",), ("safe",))
+# What has traffic in a life: the syncs of SAFE would otherwise cover for all the rest.
+MIXES = (
+    (*MODES, "gateway"),
+    (*MODES, "gateway"),
+    ("balanced", "fast"),
+    ("balanced",),
+    ("fast",),
+    ("safe",),
+    ("gateway",),
+    ("gateway",),
+)
 
 _serial = itertools.count()
 
@@ -90,7 +100,10 @@ class Campaign:
             topics=_topics(),
             storage={**STORAGE, **(storage or {})},
         )
+        self.mix: tuple[str, ...] = ()  # of this life
         self.follower = Follower("safe/#")
+        self.gateway = Gateway("safe/gateway", window=self.choose.choice((1, 4)))
+        self.accounts["safe"].others.add(self.gateway.topic)
         self.cycles = 0
         self.crashed_at = 0.0
         self.crashes_while_starting = 0
@@ -147,6 +160,7 @@ class Campaign:
             account.settle(records, self.crashed_at, self.windows[mode])
             if mode == "safe":
                 self.follower.settle(records, reading.mark, account)
+                self.gateway.settle(records, account)
             # The mark belongs to the life that begins.
             number = account.add_sent(reading.mark.topic, reading.mark.payload)
             account.add_acked(reading.mark.topic, number)
@@ -164,25 +178,28 @@ class Campaign:
         for mode, watcher in watchers.items():
             assert watcher.subscribe((f"$log/latest/{mode}/#", 0)) == [0]
         self.follower.connect(self.broker.port)
+        self.mix = self.choose.choice(MIXES)
         publishers = self.publishers()
         self.before_traffic()
         for publisher in publishers:
             publisher.start()
+        if "gateway" in self.mix:
+            self.gateway.start(self.broker.port)
         self.until_crash(publishers)
         self.crashed_at = time.monotonic()
         self.crash()
         for publisher in publishers:
             publisher.finish()
         self.follower.crashed()
+        self.gateway.crashed()
         for mode, watcher in watchers.items():
             self.accounts[mode].add_shown(shown_to(watcher))
         close_all()
 
     def publishers(self) -> list[Publisher]:
         """Return the publishers of a life, each with a topic of its own."""
-        mix = self.choose.choice(MIXES)
         window = self.choose.choice((1, 8, 32))
-        return [self.publisher(f"{mode}/{half}", window) for mode in mix for half in ("a", "b")]
+        return [self.publisher(f"{mode}/{half}", window) for mode in MODES if mode in self.mix for half in ("a", "b")]
 
     def before_traffic(self) -> None:
         """Do what has to be done between the broker's start and its traffic; nothing, in most campaigns."""
@@ -208,7 +225,7 @@ class Campaign:
         return (
             f"{self.kind}: {self.cycles} cycles and {self.crashes_while_starting} crashes while starting, "
             f"{self.torn_tails} torn tails, "
-            f"{sum(found.acked for found in figures.values())} acked, lost {lost}, "
+            f"{sum(found.acked for found in figures.values()) + self.gateway.received} acked, lost {lost}, "
             f"{sum(found.lost_too_early for found in figures.values())} lost against a promise, "
             f"{sum(found.wrong for found in figures.values())} wrong, "
             f"{sum(found.reused for found in figures.values())} reused offsets, "
