@@ -17,6 +17,7 @@ from highway.storage import Durability
 from highway.storage.records import FLAG_RETAIN, MAX_PROPERTIES_BYTES
 
 from . import delivery, pumping, session_store
+from .authorisation import is_reserved
 from .delayed_feed import DelayedFeed
 from .feed import Feed, LiveRun
 from .fetching import answer_fetch
@@ -169,9 +170,10 @@ class Broker:
     ) -> Durability | None:
         """Deliver a message on a `$...` topic to whoever is there; None for one that nobody may send or no entry takes."""
         topic_name = run.topic_name
-        if topic_name.startswith(b"$fetch/") and answer_fetch(self, run):
+        rights = None if publisher is None else publisher.rights
+        if topic_name.startswith(b"$fetch/") and answer_fetch(self, run, rights):
             return Durability.FAST
-        if not topic_name.startswith(b"$") or (topic_name.startswith(OWN_TOPICS) and not _is_bridge_state(topic_name)):
+        if not topic_name.startswith(b"$") or is_reserved(topic_name):
             self.counters.publish_dropped += len(run.payloads)
             return None
         if run.retain:
@@ -391,11 +393,4 @@ class Broker:
         self.wills.close()
 
 
-def _is_bridge_state(topic_name: bytes) -> bool:
-    """Whether it is the topic under which a bridge of mosquitto tells whether it is connected."""
-    levels = topic_name.split(b"/")
-    return len(levels) == 5 and levels[:3] == [b"$SYS", b"broker", b"connection"] and levels[4] == b"state"
-
-
 READ_RETRY_S = 1.0
-OWN_TOPICS = (b"$SYS/", b"$replay/", b"$log/", b"$fetch/", b"$range/", b"$gap/", b"$end/", b"$share/")

@@ -35,6 +35,7 @@ from highway.mqtt import (
 )
 from highway.storage import Durability
 
+from .authorisation import Right
 from .inflight import RELEASED
 from .publish_requests import NO_REQUESTS, requests_of
 from .session_store import Puts, acknowledged_puts, received_put, released_put
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from highway.mqtt import Event, Will
 
+    from .authorisation import Rights
     from .broker import Broker
     from .link import Link
     from .session import Session
@@ -63,6 +65,7 @@ class Client:
         "_deferred",
         "_is_gone",
         "_waiting",
+        "_was_denied",
         "broker",
         "client_id",
         "connack_sent",
@@ -87,6 +90,7 @@ class Client:
         self._waiting = 0  # acknowledgements handed to the storage engine and not sent yet
         self._deferred: list[Event] | None = None  # what came after a CONNECT that waits for the journal
         self._is_gone = False  # the connection went while it waited
+        self._was_denied = False  # a publish for want of a right
 
     def handle(self, events: Sequence[Event]) -> None:
         """Do what the packets of one chunk ask for."""
@@ -162,6 +166,9 @@ class Client:
         count = len(run.payloads)
         broker.counters.publish_received += count
         broker.counters.messages_received += count - 1  # a run is many packets
+        if session.rights is not None and not self._may_publish(session.rights, run.topic_name):
+            self._deny(run)
+            return
         puts: Puts = []
         new: list[bytes] = []  # QoS 2 packet ids that were not known before
         acks = b""
@@ -194,6 +201,28 @@ class Client:
         # [MQTT-3.3.5-2]
         if mode is not None and mode > self._acks_mode:
             self._acks_mode = mode
+
+    @staticmethod
+    def _may_publish(rights: Rights, topic_name: bytes) -> bool:
+        # Requests to the log are looked at where they are answered.
+        return topic_name.startswith(b"$fetch/") or rights.may(Right.PUBLISH, topic_name)
+
+    def _deny(self, run: PublishRun) -> None:
+        """The client has no right to publish there. 3.1.1 [MQTT-3.3.5-2]
+
+        Before MQTT 5 it can't be told: the message is acknowledged and dropped, or the connection closed.
+        """
+        broker = self.broker
+        broker.counters.acl_denied += len(run.payloads)
+        if not self._was_denied:  # one line for each connection: a sensor would fill the disk with them
+            self._was_denied = True
+            logger.warning("client %s: no right to publish to %r", self.client_id, run.topic_name.decode())
+        if self.version != V5 and broker.settings.acl_denied_closes:
+            self.end(ReasonCode.NOT_AUTHORIZED)
+        elif run.qos and self.version == V5:
+            self._acks.append(self._reasoned(run, ReasonCode.NOT_AUTHORIZED))
+        elif run.qos:
+            self._acks.append(puback_bytes(run.packet_ids) if run.qos == 1 else pubrec_bytes(run.packet_ids))
 
     def _mqtt_5_acks(self, run: PublishRun, acks: bytes, mode: Durability | None) -> bytes:
         """The acknowledgements of a run, with what MQTT 5 can say more than that it was taken."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
 from highway.mqtt import PacketType, encode_properties, publish_properties
 
+from .authorisation import Right
 from .inflight import Message
 from .replay_from import FetchRequest, parse_special
 
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
     from highway.mqtt import Properties, PublishRun
     from highway.storage import Record
 
+    from .authorisation import Rights
     from .broker import Broker
     from .feed import Feed
 
 __all__ = ["answer_fetch"]
 
 
-def answer_fetch(broker: Broker, run: PublishRun) -> bool:
-    """Answer the requests of a run; False for a PUBLISH to `$fetch/...` that isn't one."""
+def answer_fetch(broker: Broker, run: PublishRun, rights: Rights | None) -> bool:
+    """Answer the requests of a run; False for a PUBLISH to `$fetch/...` that isn't one, or that the client may not send."""
     asked = publish_properties(run.properties) if run.properties else None
     if asked is None or asked.response_topic is None:
         return False
@@ -38,6 +40,10 @@ def answer_fetch(broker: Broker, run: PublishRun) -> bool:
         return False
     if not isinstance(special, FetchRequest):
         return False
+    if rights is not None and not (
+        rights.may(Right.FETCH, special.topic_name) and rights.may(Right.PUBLISH, asked.response_topic)
+    ):
+        return False  # a reply is a message that the client causes, as if it had sent it itself
     feed = broker.router.feed(special.topic_name)
     for _ in run.payloads:
         if feed is None:

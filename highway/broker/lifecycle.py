@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 from highway.mqtt import V5, ConnackPacket, Properties, ReasonCode
 
 from . import session_store
+from .authorisation import Right, Rights, is_reserved, rights_of
 from .session import Session
 from .shared import return_unacknowledged
 
 if TYPE_CHECKING:
-    from highway.mqtt import ConnectPacket
+    from highway.mqtt import ConnectPacket, Will
 
     from .broker import Broker
     from .client import Client
@@ -62,6 +63,9 @@ class Lifecycle:
             return
         # [MQTT-3.1.3-6] An empty id stands for one that the server makes up; 5.0 [MQTT-3.1.3-7]: and tells.
         client.client_id = packet.client_id or f"auto-{uuid.uuid4()}"
+        rights = rights_of(broker.settings.acl, packet.username, client.client_id)
+        if packet.will is not None and not self._may_have_will(client, packet, packet.will, rights):
+            return
         before = broker.clients.get(client.client_id)
         if before is not None:
             # 3.1.1 [MQTT-3.1.4-2], 5.0 [MQTT-3.1.4-3]: the older connection goes, its will before the newcomer's answer.
@@ -77,12 +81,26 @@ class Lifecycle:
             puts.append(session_store.session_put(session))
         if puts:
             broker.store(puts)
+        session.rights = rights
         client.session = session
         client.will = packet.will
         session.link = client.link
         broker.clients[client.client_id] = client
         self._count()
         client.connected(connack, journaled=bool(puts))
+
+    def _may_have_will(self, client: Client, packet: ConnectPacket, will: Will, rights: Rights | None) -> bool:
+        """Whether the client may publish its will; if not, the connection is refused, as the will could not be kept."""
+        if will.topic_name.startswith(b"$CONTROL/"):
+            # Where mosquitto takes orders. Who would give some from beyond gets no answer, there and here.
+            logger.warning("client %r from %s: refused: a will on $CONTROL", packet.client_id, client.link.peer)
+            client.link.close()
+            return False
+        allowed = rights is None or rights.may(Right.PUBLISH, will.topic_name)
+        if not allowed or is_reserved(will.topic_name):
+            self._refuse(client, packet, ReasonCode.NOT_AUTHORIZED, f"no right to its will on {will.topic_name!r}")
+            return False
+        return True
 
     def _refuse(self, client: Client, packet: ConnectPacket, reason_code: int, why: str) -> None:
         # 3.1.1 [MQTT-3.2.2-5]; 5.0 [MQTT-3.1.4-2], [MQTT-3.2.2-7], [MQTT-4.12.0-4]: a refusal ends the connection.

@@ -18,6 +18,7 @@ from highway.storage import Durability
 from highway.storage.records import FLAG_QOS_MASK, FLAG_RETAIN
 
 from . import message_expiry
+from .authorisation import Right
 from .delivery import addressed_name
 from .inflight import RELEASED, Message
 from .publisher_mark import FLAG_PUBLISHER, split_publisher
@@ -36,6 +37,10 @@ __all__ = ["pump", "send_gap_notice"]
 
 # Bytes that one session may send in one turn of the loop: 64 KiB keep a turn of ten busy sessions near a millisecond.
 TURN_BYTES = 64 * 1024
+
+
+# Stands for a message that the client had a right to on its connection before, and has none to now.
+FORBIDDEN = Message(b"", b"", 0, False, b"")
 
 
 def pump(session: Session) -> bool:
@@ -79,6 +84,9 @@ def _send_again(session: Session) -> bool:
                 _load(session, cursor, where)
                 return False
             message = _stored_message(session, cursor, where, batch) if batch is not None else None
+            if message is FORBIDDEN:
+                _give_up(session)
+                continue
             if message is None:
                 _gone(session, cursor, where)
                 continue
@@ -116,15 +124,18 @@ def _give_up(session: Session) -> None:
 
 
 def _stored_message(session: Session, cursor: Cursor | GroupCursor, offset: int, batch: RecordBatch) -> Message | None:
-    """One stored message as the session is to get it; None if it isn't there any more."""
+    """One stored message as the session is to get it; None if it isn't there any more, FORBIDDEN if it may not have it."""
     record = next((record for record in batch.records() if record[0] == offset), None)
     if record is None:
         return None
     _, flags, stored_ms, topic_name, properties, payload = record
-    plan = cursor.reader.plan_for(session, topic_name)
+    reader = cursor.reader
+    if session.rights is not None and not reader.allows(session, topic_name):
+        return FORBIDDEN
+    plan = reader.plan_for(session, topic_name)
     if flags & FLAG_PUBLISHER:
         properties = split_publisher(properties)[1]
-    if cursor.reader.addressed:
+    if reader.addressed:
         topic_name = addressed_name(offset, topic_name)
     retain = plan.retain_as_published and bool(flags & FLAG_RETAIN)
     return Message(topic_name, payload, flags & FLAG_QOS_MASK, retain, plan.identifiers + properties, stored_ms)
@@ -151,7 +162,7 @@ def _send_retained(session: Session) -> None:
     message = snapshot.next(session.broker.retained)
     if message is None:
         session.retained.popleft()
-    else:
+    elif session.rights is None or session.rights.may(Right.SUBSCRIBE, message.topic_name):
         session.send_message(message, snapshot.plan)
 
 

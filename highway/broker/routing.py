@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from highway.mqtt import PublishHeads
-from highway.mqtt.topics import filters_intersect, matches, split_levels
+from highway.mqtt.topics import filters_intersect, levels_cover, matches, split_levels
 from highway.storage.records import RecordHeads
 
 from .delivery import Plan
@@ -127,7 +127,7 @@ class Router:
             for entry_filter, feed in self._entries:
                 if filters_intersect(entry_filter, topic_filter):
                     found.add(feed)
-                if _covers(entry_filter, topic_filter):
+                if levels_cover(split_levels(entry_filter), split_levels(topic_filter)):
                     break  # no topic of the filter comes as far as the entries below
         return found
 
@@ -145,7 +145,11 @@ class Router:
         for _, _, subscription in self._subscriptions.match(topic_name):
             by_reader.setdefault(subscription.reader, []).append(subscription)
         return [
-            Target(reader, None if feed is None else reader.cursor(feed), Plan(topic_name, subscriptions))
+            Target(
+                reader,
+                None if feed is None else reader.cursor(feed),
+                Plan(topic_name, subscriptions if reader.may_read(topic_name) else ()),
+            )
             for reader, subscriptions in by_reader.items()
         ]
 
@@ -187,14 +191,3 @@ class Router:
     def subscription_count(self) -> int:
         """Subscriptions of online sessions."""
         return len(self._subscriptions)
-
-
-def _covers(entry_filter: bytes, topic_filter: bytes) -> bool:
-    """Whether every topic name that `topic_filter` matches is matched by `entry_filter`; wildcards never match `$`."""
-    wide, narrow = split_levels(entry_filter), split_levels(topic_filter)
-    for position, level in enumerate(wide):
-        if level == b"#":
-            return True
-        if position >= len(narrow) or narrow[position] == b"#" or (level not in (b"+", narrow[position])):
-            return False
-    return len(wide) == len(narrow)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from highway.mqtt.topics import matches
 
 from . import message_expiry
+from .authorisation import right_to_read
 from .cursor import Cursor
 from .delivery import Plan
 from .inflight import Inflight
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from highway.errors import StorageError
     from highway.storage import Gap
 
+    from .authorisation import Rights
     from .broker import Broker
     from .feed import Feed
     from .inflight import Entry, Message
@@ -171,13 +173,24 @@ class Reader:
         """Work out, and remember, how messages of a topic go to this reader: where a filter matches. [MQTT-3.3.2-3]"""
         if len(self.plans) >= MAX_PLANS:
             self.plans.clear()
-        granted = (s for s in self.subscriptions.values() if matches(s.topic_filter, topic_name))
+        granted: list[Subscription] = []
+        if self.may_read(topic_name):
+            granted = [s for s in self.subscriptions.values() if matches(s.topic_filter, topic_name)]
         plan = self.plans[topic_name] = Plan(topic_name, granted)
         return plan
+
+    def may_read(self, topic_name: bytes) -> bool:
+        """Whether the client's rights, now, let it have a message of that topic from this reader."""
+        rights = self.session.rights
+        return rights is None or rights.may(right_to_read(self.source), topic_name)
 
     def plan_for(self, _session: Session, topic_name: bytes) -> Plan:
         """The plan of a topic, as a group has it for one of its sessions."""
         return self.plans.get(topic_name) or self.make_plan(topic_name)
+
+    def allows(self, _session: Session, topic_name: bytes) -> bool:
+        """`may_read`, as a group has it for one of its sessions."""
+        return self.may_read(topic_name)
 
     def wants(self, topic_name: bytes, offset: int) -> bool:
         """Whether a subscription that matches had begun when `offset` was given; asked only where one began late."""
@@ -212,6 +225,7 @@ class Session:
         "received",
         "resend",
         "retained",
+        "rights",
         "snapshots_stored",
         "stored_ids",
         "topic_alias_maximum",
@@ -233,6 +247,7 @@ class Session:
         self.max_packet_bytes = 0  # the largest packet that the client takes; 0: any
         self.missed: deque[tuple[str, Gap]] | None = None  # the last gaps that it met, with their logs; for operators
         self.window_full_since_ms: int | None = None  # when the client last owed so many acknowledgements that we wait
+        self.rights: Rights | None = None  # of the client on this connection; None: everything is allowed
         self.ack_offsets = False  # PUBACK and PUBREC say where the message is
         self.wants_reasons = True  # reason strings and user properties on acknowledgements
         self.topic_alias_maximum = 0

@@ -7,6 +7,10 @@ it is about.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .authorisation import AclRule
 
 __all__ = ["BrokerSettings", "TopicEntry"]
 
@@ -29,6 +33,8 @@ class BrokerSettings:
     entries: tuple[TopicEntry, ...] = (TopicEntry(b"#", "other"),)
     unmatched_reject: bool = False  # True: a topic that no entry matches is refused; entries then has no catch-all
     anonymous: bool = True  # clients may connect without a user name
+    acl: tuple[AclRule, ...] | None = None  # the first that matches decides, and none means no; None: all is allowed
+    acl_denied_closes: bool = False  # a publish without a right closes a 3.1.1 connection, which can't be told
     max_connections: int = 10_000
     max_packet_bytes: int = 1024 * 1024  # a whole control packet, fixed header included
     connect_timeout_s: float = 10.0  # from accept to a complete CONNECT

@@ -23,6 +23,7 @@ from highway.mqtt import PACKET_IDS
 from highway.mqtt.topics import matches
 
 from . import delivery, message_expiry
+from .authorisation import Right, right_to_read
 from .inflight import SENT_1
 from .publisher_mark import FLAG_PUBLISHER, split_publisher
 from .replay_options import NO_OPTIONS
@@ -64,8 +65,14 @@ class Member:
         if plan is None:
             if len(self.plans) >= MAX_PLANS:
                 self.plans.clear()
-            plan = self.plans[topic_name] = delivery.Plan(topic_name, [self.subscription])
+            granted = [self.subscription] if self.may_read(topic_name) else []
+            plan = self.plans[topic_name] = delivery.Plan(topic_name, granted)
         return plan
+
+    def may_read(self, topic_name: bytes) -> bool:
+        """Whether the client's rights, now, let it have a message of that topic."""
+        rights = self.session.rights
+        return rights is None or rights.may(right_to_read(self.subscription.name), topic_name)
 
     def can_take(self) -> bool:
         """Whether a message of any QoS can go to it now."""
@@ -156,19 +163,30 @@ class Group:
         member = self.members.get(session)
         return delivery.NOTHING if member is None else member.plan(topic_name)
 
-    def _next_member(self) -> Member | None:
-        """The member whose turn it is, of those that can take a message now."""
+    def may_read(self, _topic_name: bytes) -> bool:
+        """The group reads everything, and its members are asked."""
+        return True
+
+    def allows(self, session: Session, topic_name: bytes) -> bool:
+        """Whether one of the sessions may have a message of that topic; it may have left the group."""
+        member = self.members.get(session)
+        if member is not None:
+            return member.may_read(topic_name)
+        return session.rights is None or session.rights.may(Right.SUBSCRIBE, topic_name)
+
+    def _next_member(self, topic_name: bytes) -> Member | None:
+        """The member whose turn it is, of those that may and can take a message now."""
         online = self._online
         for step in range(len(online)):
             index = (self._turn + step) % len(online)
-            if online[index].can_take():
+            if online[index].can_take() and online[index].plan(topic_name).qos >= 0:
                 self._turn = (index + 1) % len(online)
                 return online[index]
         return None
 
     def deliver_unlogged(self, message: Message) -> bool:
         """Give a message that no log holds to one member; False where none can take it."""
-        member = self._next_member()
+        member = self._next_member(message.topic_name)
         return member is not None and member.session.send_message(message, member.plan(message.topic_name))
 
     # Reading.
@@ -199,9 +217,10 @@ class Group:
     def give(self, cursor: GroupCursor, record: Record) -> bool:
         """Give a record to the member whose turn it is; False where none can take it now."""
         offset, flags, stored_ms, topic_name, properties, _ = record
-        member = self._next_member()
+        member = self._next_member(topic_name)
         if member is None:
-            return False
+            # What nobody who is there may read is passed over: it would hold up all that the others may.
+            return all(other.plan(topic_name).qos < 0 for other in self._online)
         plan = member.plan(topic_name)
         if properties:
             if flags & FLAG_PUBLISHER:

@@ -20,6 +20,7 @@ from highway.mqtt.packets import encode_within
 from highway.mqtt.reason_codes import REASON_CODES, PacketType
 from highway.storage import Durability
 
+from .authorisation import Right, right_to_read
 from .inflight import Message
 from .replay import Answer, find_starts, range_of
 from .replay_from import FetchRequest, From, RangeRequest, ReplayRequest, Special, parse_special
@@ -95,6 +96,13 @@ class SubscribeOperation:
         else:
             self._special(index, request, special)
 
+    def _check_right(self, right: Right, topic_filter: bytes) -> None:
+        rights = self._session.rights
+        if rights is not None and not rights.may_select(right, topic_filter):
+            raise ProtocolError(
+                f"no right to {right.name.lower()} {topic_filter.decode()!r}", ReasonCode.NOT_AUTHORIZED
+            )
+
     def _check_count(self, name: bytes) -> None:
         limit = self._broker.settings.max_subscriptions
         session = self._session
@@ -104,6 +112,7 @@ class SubscribeOperation:
 
     def _ordinary(self, index: int, request: Request) -> None:
         name = request.topic_filter
+        self._check_right(Right.SUBSCRIBE, name)
         self._check_count(name)
         session, router = self._session, self._broker.router
         reader = session.readers[ORDINARY]
@@ -139,6 +148,7 @@ class SubscribeOperation:
         if special is not None and (not isinstance(special, ReplayRequest) or special.with_offset):
             raise ProtocolError("only $replay/<from>/<filter> can be shared", ReasonCode.TOPIC_FILTER_INVALID)
         topic_filter = shared.topic_filter if special is None else special.topic_filter
+        self._check_right(right_to_read(request.topic_filter), topic_filter)
         source = b"$share/%b/%b" % (shared.share_name, topic_filter)
         feeds = self._broker.router.feeds_of([topic_filter])
         if source in self._broker.groups or special is None:
@@ -183,6 +193,7 @@ class SubscribeOperation:
         if isinstance(special, ReplayRequest):
             self._replay(index, request, special)
             return
+        self._check_right(Right.FETCH, special.topic_name)
         feed = self._broker.router.feed(special.topic_name)
         if feed is None:
             raise ProtocolError(f"no log holds {special.topic_name.decode()!r}", 0x8F)
@@ -238,6 +249,7 @@ class SubscribeOperation:
         self._finish_when_complete()
 
     def _replay(self, index: int, request: Request, special: ReplayRequest) -> None:
+        self._check_right(Right.REPLAY, special.topic_filter)
         self._check_count(request.topic_filter)
         session = self._session
         source = (b"$log/" if special.with_offset else b"$replay/") + special.topic_filter

@@ -7,10 +7,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highway.broker.authorisation import USERNAME, AclRule
 from highway.broker.settings import BrokerSettings, TopicEntry
 from highway.config.listeners import tls_settings
 from highway.config.models import Listener, Settings
-from highway.config.problems import Mark, Problem, sorted_lines
+from highway.config.problems import KeyPath, Mark, Problem, sorted_lines
 from highway.config.topic_entries import OTHER_FILTER, OTHER_LOG, log_name
 from highway.config.units import format_size
 from highway.storage.settings import MIB, Durability, LogSettings, StorageSettings
@@ -18,7 +19,7 @@ from highway.storage.settings import MIB, Durability, LogSettings, StorageSettin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from highway.config.schema import ConfigFile, ListenerSection, LogKeys, Section
+    from highway.config.schema import AuthSection, ConfigFile, ListenerSection, LogKeys, Section
     from highway.config.yaml_loader import Document
 
 __all__ = ["to_settings"]
@@ -36,7 +37,7 @@ def to_settings(model: ConfigFile, document: Document, folder: Path, warnings: I
         log = replace(defaults, name=topic.log or log_name(topic.topic), **_log_values(topic))
         logs.append(log)
         entries.append(TopicEntry(topic.topic.encode(), log.name, log.delay_ms))
-    found = [*warnings, *_retention_warnings(document, logs)]
+    found = [*warnings, *_retention_warnings(document, logs), *_acl_warnings(document, model.auth)]
     reject = model.unmatched == "reject"
     if not reject and all(topic.topic != OTHER_FILTER for topic in model.topics):
         # What no entry matches is kept as well, so that every message has an offset; but not for long.
@@ -73,6 +74,8 @@ def _broker_settings(model: ConfigFile, entries: tuple[TopicEntry, ...], *, reje
         entries=entries,
         unmatched_reject=reject,
         anonymous=model.auth.anonymous,
+        acl=_acl(model.auth),
+        acl_denied_closes=model.auth.acl_denied == "close",
         max_connections=limits.max_connections,
         max_packet_bytes=limits.max_packet,
         connect_timeout_s=limits.connect_timeout / 1000,
@@ -83,6 +86,41 @@ def _broker_settings(model: ConfigFile, entries: tuple[TopicEntry, ...], *, reje
         session_expiry_ms=limits.session_expiry,
         write_buffer_bytes=limits.write_buffer,
     )
+
+
+def _acl(section: AuthSection) -> tuple[AclRule, ...] | None:
+    """The rules; None where none are given, which is not the same as an empty list."""
+    if "acl" not in section.model_fields_set:
+        return None
+    return tuple(
+        AclRule(
+            bool(rule.allow),
+            frozenset(rule.allow or rule.deny),
+            rule.topic.encode(),
+            rule.user or None,
+            rule.client or None,
+        )
+        for rule in section.acl
+    )
+
+
+def _acl_warnings(document: Document, section: AuthSection) -> list[Problem]:
+    """What is allowed to stand in the rules, and says less than it seems to."""
+    if "acl" not in section.model_fields_set:
+        return []
+    key: KeyPath = ("auth", "acl")
+    if not section.acl:
+        text = "has no rules, so that nobody may do anything; without this key everybody may do everything"
+        return [Problem(document.mark_of(key) or Mark("configuration"), key, text)]
+    return [
+        Problem(
+            document.mark_of((*key, number)) or Mark("configuration"),
+            (*key, number),
+            "trusts the user name that a client gives: nothing checks it in this version, which knows no passwords",
+        )
+        for number, rule in enumerate(section.acl)
+        if rule.user or USERNAME in rule.topic.encode().split(b"/")
+    ]
 
 
 def _log_values(keys: LogKeys) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from highway.config.problems import KeyPath, did_you_mean, render_path
 from highway.config.schema import (
+    AclRuleSection,
     AuthSection,
     ConfigFile,
     HttpSection,
@@ -100,6 +101,8 @@ def _section_at(path: KeyPath) -> type[Section]:
             return ListenerSection
         case ("listeners", _, "tls"):
             return TlsSection
+        case ("auth", "acl", _):
+            return AclRuleSection
         case ("topics", _):
             return TopicSection
         case (str(name),) if name in _SECTIONS:

@@ -10,6 +10,7 @@ from highway.config.listeners import is_open
 from highway.config.units import UNLIMITED, format_duration, format_size
 
 if TYPE_CHECKING:
+    from highway.broker.authorisation import AclRule
     from highway.broker.settings import BrokerSettings
     from highway.config.models import Listener, Settings
     from highway.storage.settings import LogSettings, StorageSettings
@@ -30,7 +31,7 @@ def to_tree(settings: Settings) -> dict[str, Any]:
         "listeners": {item.name: _listener(item) for item in settings.listeners},
         **({} if settings.http is None else {"http": dict(zip(("bind", "port"), settings.http, strict=True))}),
         "insecure": broker.anonymous and any(is_open(listener) for listener in settings.listeners),
-        "auth": {"anonymous": broker.anonymous},
+        "auth": _auth(broker),
         "limits": _limits(broker),
         "memory_budget": format_size(settings.storage.memory_budget),
         "unmatched": "reject" if broker.unmatched_reject else "store",
@@ -51,6 +52,20 @@ def _listener(listener: Listener) -> dict[str, Any]:
     if listener.websocket is not None:
         tree["websocket"] = listener.websocket
     return tree
+
+
+def _auth(broker: BrokerSettings) -> dict[str, Any]:
+    tree: dict[str, Any] = {"anonymous": broker.anonymous}
+    if broker.acl is not None:
+        tree["acl"] = [_acl_rule(rule) for rule in broker.acl]
+    tree["acl_denied"] = "close" if broker.acl_denied_closes else "drop"
+    return tree
+
+
+def _acl_rule(rule: AclRule) -> dict[str, Any]:
+    words = [right.name.lower() for right in sorted(rule.rights)]
+    tree: dict[str, Any] = {"allow" if rule.allow else "deny": words, "topic": rule.topic_filter.decode()}
+    return tree | {key: name for key, name in (("user", rule.user), ("client", rule.client)) if name is not None}
 
 
 def _limits(broker: BrokerSettings) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import core_schema
 
+from highway.broker.authorisation import Right
 from highway.broker.settings import BrokerSettings
+from highway.config.problems import did_you_mean
 from highway.config.units import (
     UNLIMITED,
     format_duration,
@@ -22,6 +24,8 @@ from highway.config.units import (
     parse_duration,
     parse_size,
 )
+from highway.errors import MqttError
+from highway.mqtt.topics import validate_topic_filter
 from highway.storage.settings import LogSettings, StorageSettings
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAME_PATTERN",
+    "AclRuleSection",
     "ConfigFile",
     "HttpSection",
     "ListenerSection",
@@ -211,12 +216,81 @@ class LimitsSection(Section):
     )
 
 
-class AuthSection(Section):
-    """Who may connect."""
+class _RightList:
+    """Annotation of the rights that a rule is about: one word or a list of them, kept as a tuple."""
 
-    LATER = frozenset({"password_file", "plugins", "acl", "acl_denied"})
+    _words = tuple(right.name.lower() for right in Right)
+
+    def validate(self, value: object) -> tuple[Right, ...]:
+        """The rights of `value`; ValueError for what is none."""
+        words: list[Any] = value if isinstance(value, list) else [value]
+        if not words:
+            raise ValueError(f"nothing is listed here; one of {', '.join(self._words)} is wanted at least")
+        for word in words:
+            if word not in self._words:
+                raise ValueError(f"{word!r} is no right{did_you_mean(str(word), self._words)}")
+        return tuple(Right[word.upper()] for word in words)
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.validate)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        word = {"enum": list(self._words)}
+        return {"anyOf": [word, {"type": "array", "items": word, "minItems": 1}]}
+
+
+def _check_acl_filter(text: str) -> str:
+    """`text`, if it is a topic filter in which `%c` and `%u` are levels of their own."""
+    keyword = text.partition("/")[0]
+    if keyword in ("$share", "$replay", "$log", "$fetch", "$range"):
+        raise ValueError(f"{text!r}: rights are about topics; write what follows {keyword}/... and choose the right")
+    for level in text.split("/"):
+        if ("%c" in level or "%u" in level) and level not in ("%c", "%u"):
+            raise ValueError(f"{text!r}: %c and %u stand for a whole level; {level!r} has more in it")
+    try:
+        validate_topic_filter(text.encode())
+    except (MqttError, UnicodeEncodeError) as error:
+        raise ValueError(f"{text!r} is no valid topic filter: {error}") from None
+    return text
+
+
+class AclRuleSection(Section):
+    """A rule about what clients may do: exactly one of `allow` and `deny`."""
+
+    allow: Annotated[tuple[Right, ...], _RightList()] = Field(
+        (), description="What the rule allows: publish, subscribe, replay, fetch, or a list of them."
+    )
+    deny: Annotated[tuple[Right, ...], _RightList()] = Field((), description="What the rule denies, in the same words.")
+    topic: Annotated[str, AfterValidator(_check_acl_filter)] = Field(
+        min_length=1, description="Topic filter; the levels %c and %u stand for the client id and the user name."
+    )
+    user: str = Field("", min_length=1, description="The rule is about this user only.")
+    client: str = Field("", min_length=1, description="The rule is about the client with this id only.")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if bool(self.allow) == bool(self.deny):
+            raise ValueError("exactly one of `allow` and `deny` is wanted")
+        return self
+
+
+class AuthSection(Section):
+    """Who may connect, and what they may do."""
+
+    LATER = frozenset({"password_file", "plugins"})
 
     anonymous: bool = Field(default=False, description="Whether clients may connect without a user name.")
+    acl: list[AclRuleSection] = Field(
+        default_factory=list,
+        description="Rules in order: the first that matches decides, and none means no. Without this key all is allowed.",
+    )
+    acl_denied: Literal["drop", "close"] = Field(
+        "drop",
+        description="A publish for which a client before MQTT 5 has no right: acknowledged and dropped, or its "
+        "connection closed; MQTT 5 is told.",
+    )
 
 
 class LogKeys(Section):
@@ -350,6 +424,7 @@ def json_schema() -> dict[str, Any]:
         HttpSection,
         LimitsSection,
         AuthSection,
+        AclRuleSection,
         LogKeys,
         TopicSection,
     ]
@@ -361,4 +436,6 @@ def json_schema() -> dict[str, Any]:
             value.pop("title", None)
             if "default" in value:
                 value["default"] = written[key]
+            if value.get("default") in ("", ()):
+                del value["default"]  # stands for a key that is not there, and would be none of its values
     return schema

@@ -18,6 +18,7 @@ __all__ = [
     "SharedFilter",
     "filters_intersect",
     "has_wildcard",
+    "levels_cover",
     "levels_intersect",
     "levels_match",
     "matches",
@@ -149,6 +150,19 @@ def levels_intersect(left: list[bytes], right: list[bytes]) -> bool:
     # All common levels agree. The longer one still has a name of that depth only if what follows is "#" (the parent).
     shorter, longer = sorted((left, right), key=len)
     return len(shorter) == len(longer) or longer[len(shorter)] == b"#"
+
+
+def levels_cover(wide: list[bytes], narrow: list[bytes]) -> bool:
+    """Whether one filter alone matches every topic name that another matches, both split. A name is a filter, too."""
+    if narrow[0][:1] == b"$" and wide[0] in (b"+", b"#"):
+        return False  # [MQTT-4.7.2-1]
+    depth = len(narrow)
+    for number, level in enumerate(wide):
+        if level == b"#":
+            return True
+        if number == depth or narrow[number] == b"#" or level not in (b"+", narrow[number]):
+            return False
+    return len(wide) == depth
 
 
 def filters_intersect(left: bytes, right: bytes) -> bool:

@@ -172,7 +172,8 @@ class _Copier:
             raise _MovedError
         logs = [encode_log_state(state) for state in checkpoint.logs]
         data = encode_checkpoint(replace(checkpoint, clean=False), logs)
-        self._write(self._target.directory / "CHECKPOINT.a", data)
+        for slot in "ab":  # one would do; but a backup shouldn't hang on it
+            self._write(self._target.directory / f"CHECKPOINT.{slot}", data)
         self._write(self._target.format, encode_format())
 
     def _copy_journal(self, checkpoint: Checkpoint) -> None:
@@ -219,6 +220,8 @@ class _Copier:
     def _take_sealed(self, path: Path) -> None:
         target = self._place(path)
         if target not in self._sealed:
+            if self._filesystem.exists(target):
+                self._filesystem.unlink(target)  # it was the active one at an earlier attempt
             if self._link and link_file(self._filesystem, path, target):
                 self.linked += 1
                 self._sealed[target] = checksum_of(self._filesystem, target, self._on_bytes)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from highway.storage.filesystem import FileSystem
     from highway.storage.log_recovery import RecoveredLog
 
-__all__ = ["DirectoryView", "is_data_directory", "look_at"]
+__all__ = ["DirectoryView", "is_data_directory", "look_at", "newest_sequence"]
 
-_ATTEMPTS = 5
+_ATTEMPTS = 20
 _PAUSE_S = 0.1
 
 
@@ -71,16 +71,27 @@ def look_at(directory: Path, filesystem: FileSystem | None = None) -> DirectoryV
     DataDirectoryError: a newer version wrote it, or it can't be read.
     """
     below = filesystem or OsFileSystem()
-    for attempt in range(_ATTEMPTS):
+    reason: Exception | str = ""
+    for _ in range(_ATTEMPTS):
         try:
-            return _look(directory, below)
+            view = _look(directory, below)
         except FileNotFoundError as error:  # recycled, or deleted by retention
-            if attempt + 1 == _ATTEMPTS:
-                raise DataDirectoryError(f"{directory} changes too fast to be read: {error}") from error
+            reason = error
             time.sleep(_PAUSE_S)
+            continue
         except OSError as error:
             raise DataDirectoryError(f"{directory} can't be read: {error}", "check its owner and mode") from error
-    raise AssertionError
+        # The journal of a checkpoint is kept until the second one after it is written.
+        if newest_sequence(directory, below) <= view.recovered.slots.sequence + 1:
+            return view
+        view.files.close()
+        reason = "checkpoints are written faster than the journal can be read"
+    raise DataDirectoryError(f"{directory} changes too fast to be read: {reason}")
+
+
+def newest_sequence(directory: Path, filesystem: FileSystem) -> int:
+    """Return the sequence number of the newest checkpoint now, 0 without one."""
+    return max([checkpoint.sequence for checkpoint in CheckpointSlots(filesystem, directory).load()], default=0)
 
 
 def _look(directory: Path, below: FileSystem) -> DirectoryView:

@@ -58,7 +58,7 @@ def list_journal(filesystem: FileSystem, directory: Path) -> list[tuple[int, Pat
 class JournalFiles:
     """Makes journal files ready, one ahead."""
 
-    __slots__ = ("_clock", "_directory", "_file_bytes", "_filesystem", "_free", "_lock", "_ready")
+    __slots__ = ("_clock", "_directory", "_file_bytes", "_filesystem", "_free", "_lock", "_ready", "_taken")
 
     def __init__(self, filesystem: FileSystem, directory: Path, file_bytes: int, clock: Clock) -> None:
         self._filesystem = filesystem
@@ -68,6 +68,7 @@ class JournalFiles:
         self._lock = threading.Lock()
         self._free: list[Path] = []
         self._ready: JournalFile | None = None
+        self._taken = 0  # sequence of the file that the journal writes to
 
     def recycle(self, below: int) -> None:
         """Take the files with a sequence below `below`: nobody needs their frames. All but a few are deleted."""
@@ -91,15 +92,20 @@ class JournalFiles:
             self._free += unused
 
     def prepare(self, sequence: int) -> None:
-        """Make the file `sequence` ready; OSError leaves everything as it was."""
+        """Make the file `sequence` ready; OSError leaves everything as it was.
+
+        A busy pool may come to this only when the journal has made and filled that file itself: then nothing is done,
+        because making it again would replace it.
+        """
         with self._lock:
-            if self._ready is None:
+            if self._ready is None and sequence > self._taken:
                 self._ready = self._make(sequence)
 
     def take(self, sequence: int) -> JournalFile:
         """Return the file `sequence`, made now if nobody made it before; OSError leaves everything as it was."""
         with self._lock:
             ready, self._ready = self._ready, None
+            self._taken = sequence
             if ready is not None and ready.sequence == sequence:
                 return ready
             if ready is not None:

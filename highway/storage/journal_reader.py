@@ -116,6 +116,7 @@ def read_frames(filesystem: FileSystem, scan: JournalScan) -> Iterator[tuple[Fou
             if frame.path != path:
                 if fd >= 0:
                     filesystem.close(fd)
+                    fd = -1
                 path = frame.path
                 fd = filesystem.open(path)
             offset = split_position(frame.position)[1] + FRAME_HEADER_BYTES

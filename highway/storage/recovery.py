@@ -138,7 +138,7 @@ class _Recovery:
             reason = "; ".join(str(error) for error in result.slots.damaged) or "both are missing"
             raise DataDirectoryError(
                 f"{self._layout.directory}: no readable checkpoint: {reason}",
-                "with --rebuild everything is scanned instead; make a copy of the directory first",
+                "highway log repair --apply rebuilds it from all that is there; make a copy of the directory first",
             )
         self._clean = result.report.new or (self._checkpoint.clean and not self._rebuild)
         result.last_known_ms = self._checkpoint.written_ms

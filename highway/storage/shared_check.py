@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from highway.errors import CorruptionError
 from highway.storage.checkpoint import Checkpoint
+from highway.storage.directory_view import DirectoryView, newest_sequence
 from highway.storage.findings import Finding, LostOffsets
 from highway.storage.gaps import CORRUPTION
 from highway.storage.journal_format import FILE_HEADER_BYTES, damaged_header_copy, make_position, split_position
@@ -19,7 +20,6 @@ from highway.storage.meta import parse_snapshot, read_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from highway.storage.directory_view import DirectoryView
     from highway.storage.filesystem import FileSystem
 
 __all__ = ["check_shared_files", "list_files"]
@@ -108,14 +108,13 @@ def _journal(view: DirectoryView, filesystem: FileSystem) -> list[Finding]:
         if Path(error.path).is_relative_to(directory)
     }
     findings: list[Finding] = []
-    with contextlib.suppress(FileNotFoundError):  # recycled by a running broker
-        for finding in _scan(view, filesystem):
-            place = finding.path, finding.position
-            if finding.kind == "journal" and needed.pop(place, None) is None:
-                reason = f"{finding.reason}; the newest checkpoint needs nothing of it"
-                findings.append(dataclasses.replace(finding, reason=reason))
-            else:
-                findings.append(finding)
+    for finding in _scan_unless_recycled(view, filesystem):
+        place = finding.path, finding.position
+        if finding.kind == "journal" and needed.pop(place, None) is None:
+            reason = f"{finding.reason}; the newest checkpoint needs nothing of it"
+            findings.append(dataclasses.replace(finding, reason=reason))
+        else:
+            findings.append(finding)
     findings += [Finding("journal", path, position, None, reason) for (path, position), reason in needed.items()]
     lost = _lost_records(view)
     if not lost:
@@ -139,6 +138,16 @@ def _lost_records(view: DirectoryView) -> tuple[LostOffsets, ...]:
         for name, gap in view.recovered.report.gaps
         if gap.reason == CORRUPTION and view.layout.log_directory(name, view.logs[name].state.uuid) not in elsewhere
     )
+
+
+def _scan_unless_recycled(view: DirectoryView, filesystem: FileSystem) -> list[Finding]:
+    """Return what `_scan` finds; nothing if a new checkpoint has let go of what the older one needed meanwhile."""
+    try:
+        found = list(_scan(view, filesystem))
+    except FileNotFoundError:
+        return []
+    used = max((checkpoint.sequence for checkpoint in view.checkpoints), default=0)
+    return found if newest_sequence(view.layout.directory, filesystem) <= used else []
 
 
 def _scan(view: DirectoryView, filesystem: FileSystem) -> Iterator[Finding]:

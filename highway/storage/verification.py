@@ -11,6 +11,7 @@ counts only if a second one finds it too, and what retention has deleted in the 
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import TYPE_CHECKING
 
@@ -110,13 +111,16 @@ class _Verifier:
         """Drop what was found in segments that retention has deleted since."""
         newest = CheckpointSlots(self.filesystem, self._directory).load()[:1]
         starts = {state.name: state.log_start for checkpoint in newest for state in checkpoint.logs}
-        self.result.findings = [
-            finding
-            for finding in self.result.findings
-            if not finding.log
-            or self.filesystem.exists(finding.path)
-            or any(lost.to_offset > starts.get(lost.log, 0) for lost in finding.lost)
-        ]
+        kept = []
+        for finding in self.result.findings:
+            lost = tuple(
+                item._replace(from_offset=max(item.from_offset, starts.get(item.log, 0)))
+                for item in finding.lost
+                if item.to_offset > starts.get(item.log, 0)
+            )
+            if lost or not (finding.lost or (finding.log and not self.filesystem.exists(finding.path))):
+                kept.append(dataclasses.replace(finding, lost=lost))
+        self.result.findings = kept
 
 
 def _key(finding: Finding) -> tuple[str, Path, int]:

@@ -304,7 +304,6 @@ def test_value_that_means_what_it_says(entry, field, value, load):
         "limits: {publish_rate: 1000/s}",
         "auth: {anonymous: true, password_file: x}",
         "auth: {anonymous: true, plugins: {}}",
-        "auth: {anonymous: true, acl: []}",
         "storage: {engine: jetstream}",
         "defaults: {cleanup: compact}",
     ],

@@ -51,6 +51,7 @@ def connect(
     clean: bool = True,
     keep_alive: int = 60,
     will: tuple[str, bytes, int, bool] | None = None,
+    username: str | None = None,
 ) -> bytes:
     """CONNECT; `will` is topic name, payload, QoS, retain."""
     flags = 0x02 if clean else 0
@@ -59,6 +60,9 @@ def connect(
         will_topic, will_payload, will_qos, will_retain = will
         flags |= 0x04 | will_qos << 3 | (0x20 if will_retain else 0)
         payload += text(will_topic) + text(will_payload)
+    if username is not None:
+        flags |= 0x80
+        payload += text(username)
     return packet(0x10, text("MQTT") + bytes([4, flags]) + struct.pack(">H", keep_alive) + payload)
 
 

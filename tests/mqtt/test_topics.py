@@ -10,6 +10,7 @@ from highway.mqtt.topics import (
     SharedFilter,
     filters_intersect,
     has_wildcard,
+    levels_cover,
     matches,
     parse_shared,
     split_levels,
@@ -206,3 +207,29 @@ def test_wildcards():
     assert has_wildcard(b"a/+")
     assert has_wildcard(b"a#")
     assert not has_wildcard(b"a/b")
+
+
+@given(small_filters(), small_filters(), small_names)
+def test_a_filter_covers_another_if_it_matches_all_that_it_matches(wide, narrow, name):
+    if levels_cover(wide.encode().split(b"/"), narrow.encode().split(b"/")) and matches(narrow.encode(), name.encode()):
+        assert matches(wide.encode(), name.encode())
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "covers"),
+    [
+        ("#", "a/+/#", True),
+        ("a/#", "a", True),
+        ("a/#", "a/#", True),
+        ("a/+", "a/+", True),
+        ("a/+", "a/#", False),
+        ("a/b", "a/+", False),
+        ("+", "#", False),
+        ("a/+/c", "a/b", False),
+        ("#", "$SYS/#", False),
+        ("+/x", "$SYS/x", False),
+        ("$SYS/#", "$SYS/x/+", True),
+    ],
+)
+def test_what_a_filter_covers(wide, narrow, covers):
+    assert levels_cover(wide.encode().split(b"/"), narrow.encode().split(b"/")) is covers
