@@ -1,1 +1,5 @@
-"""A package by name: some clients install a `tests` of their own, which would be found instead of a bare folder."""
+"""A package, so that `python -m tests...` finds it also where a dependency has installed a `tests` of its own."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
