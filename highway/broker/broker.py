@@ -332,11 +332,11 @@ class Broker:
         except StorageError as error:
             logger.error("session state could not be stored: %s", error)
 
-    def store_inflight(self, session: Session, written: Callable[[StorageError | None], None]) -> None:
-        """Store the session's messages in flight and its positions, then call `written`."""
+    def store_inflight(self, session: Session, stored: Callable[[StorageError | None], None]) -> None:
+        """Store the session's messages in flight and its positions, then call `stored`."""
         puts = [*session_store.inflight_puts(session), *session_store.position_puts(session)]
-        self.store(puts)
-        self.storage.after(Durability.BALANCED, written)
+        self.store(puts, Durability.SAFE)
+        self.storage.after(Durability.SAFE, stored)
 
     def _store_positions(self) -> None:
         puts: Puts = []

@@ -378,8 +378,8 @@ class Client:
         pubrel = PubrelPacket(packet.packet_id).encode(session.version)
         if known and session.persistent and entry is not None:
             # Were PUBREL sent first and this lost, the message would be sent again and taken for a new one.
-            self.broker.store([released_put(session, packet.packet_id, entry)])
-            self._acks_mode = max(self._acks_mode, Durability.BALANCED)
+            self.broker.store([released_put(session, packet.packet_id, entry)], Durability.SAFE)
+            self._acks_mode = Durability.SAFE
         self._acks.append(pubrel)
 
     def on_pubcomp(self, packet: PubcompPacket) -> None:

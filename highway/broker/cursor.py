@@ -192,7 +192,7 @@ class Cursor:
             broker.scheduler.call_later(pace.wait_s, go_on)
 
     def _send_after_journal(self, chunk: delivery.Chunk, next_offset: int) -> None:
-        """Send QoS 2 messages once the journal knows their packet ids.
+        """Send QoS 2 messages once the journal knows their packet ids, durably.
 
         After a crash the same messages must carry the same ids, or the receiver takes a repetition for a new message.
         """

@@ -42,3 +42,20 @@ def test_pubcomp_waits_until_the_id_is_durably_forgotten(rig: Rig, monkeypatch: 
     gateway.send(packets.ack(0x62, 7))
     assert at_sync == [b""]
     assert gateway.take() == [(0x70, b"\0\7")]
+
+
+def test_a_message_is_sent_at_qos_2_once_its_id_is_durable(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be sent again after a power cut, under another id and as a new message."""
+    subscriber = rig.connect("s", clean=False).send(packets.subscribe(1, ("t", 2)))
+    subscriber.take()
+    publisher = rig.connect("p")
+    at_sync = watch_syncs(monkeypatch, subscriber)
+    publisher.send(packets.publish("t", b"1", qos=2, packet_id=1))
+    assert at_sync
+    assert not any(at_sync)
+    message = subscriber.messages()[0]
+    assert message.qos == 2
+    at_sync.clear()
+    subscriber.send(packets.ack(0x50, message.packet_id))
+    assert at_sync == [b""], "PUBREL before it is durable that PUBREC came"
+    assert subscriber.take() == [(0x62, message.packet_id.to_bytes(2, "big"))]

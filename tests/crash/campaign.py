@@ -101,7 +101,7 @@ class Campaign:
             storage={**STORAGE, **(storage or {})},
         )
         self.mix: tuple[str, ...] = ()  # of this life
-        self.follower = Follower("safe/#")
+        self.followers = [Follower("safe/#", qos) for qos in (1, 2)]
         self.gateway = Gateway("safe/gateway", window=self.choose.choice((1, 4)))
         self.accounts["safe"].others.add(self.gateway.topic)
         self.cycles = 0
@@ -151,7 +151,8 @@ class Campaign:
         self.crashes_while_starting += 1
 
     def _settle(self) -> None:
-        self.follower.connect(self.broker.port)
+        for follower in self.followers:
+            follower.connect(self.broker.port)
         for mode, account in self.accounts.items():
             with Reading(self.broker.port, mode, account.next_offset) as reading:
                 records = list(reading)
@@ -159,7 +160,8 @@ class Campaign:
             account.settle_gaps([*records, reading.mark], reading.gaps, account.next_offset)
             account.settle(records, self.crashed_at, self.windows[mode])
             if mode == "safe":
-                self.follower.settle(records, reading.mark, account)
+                for follower in self.followers:
+                    follower.settle(records, reading.mark, account)
                 self.gateway.settle(records, account)
             # The mark belongs to the life that begins.
             number = account.add_sent(reading.mark.topic, reading.mark.payload)
@@ -177,7 +179,8 @@ class Campaign:
         watchers = {mode: RawClient.connected(self.broker.port, f"watcher-{next(_serial)}") for mode in MODES}
         for mode, watcher in watchers.items():
             assert watcher.subscribe((f"$log/latest/{mode}/#", 0)) == [0]
-        self.follower.connect(self.broker.port)
+        for follower in self.followers:
+            follower.connect(self.broker.port)
         self.mix = self.choose.choice(MIXES)
         publishers = self.publishers()
         self.before_traffic()
@@ -190,7 +193,8 @@ class Campaign:
         self.crash()
         for publisher in publishers:
             publisher.finish()
-        self.follower.crashed()
+        for follower in self.followers:
+            follower.crashed()
         self.gateway.crashed()
         for mode, watcher in watchers.items():
             self.accounts[mode].add_shown(shown_to(watcher))
