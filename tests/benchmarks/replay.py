@@ -1,0 +1,98 @@
+"""The figures of coming back: `python -m tests.benchmarks.replay [a] [b] [c]`, each a heading of its own.
+
+    a   one session that missed a million messages
+    b   a thousand sessions that missed a thousand each, all back within a second
+    c   a subscriber that stops reading, and one that never acknowledges
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.benchmarks.replay_load import Feeder, Probe, Reader, run_readers
+from tests.harness.broker_process import BrokerProcess
+
+__all__ = ["herd", "one_session"]
+
+TOPICS = [{"topic": "highway/+/telemetry", "log": "telemetry", "durability": "BALANCED"}]
+MIB = 1 << 20
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+def one_session(broker: BrokerProcess, missed: int, qos: int) -> dict[str, float]:
+    """RSS growth while a session is away in MiB, catch-up in messages a second, live p99 in ms meanwhile."""
+    feeder = Feeder(broker.port)
+    feeder.publish(missed // 5)  # caches and buffers that any load fills
+    reader = Reader(broker.port, f"away-{qos}", qos, feeder.sent, feeder.sent + missed).subscribe()
+    before = broker.rss_bytes()
+    ingest = feeder.publish(missed)
+    grown = (broker.rss_bytes() - before) / MIB
+    feeder.close()
+    with Probe(broker.port) as probe:
+        seconds = run_readers([reader.start()])
+    after = (broker.rss_bytes() - before) / MIB
+    reader.close()
+    return {
+        "missed": missed,
+        "ingest": round(ingest),
+        "grown_mib": round(grown, 1),
+        "rate": round(missed / seconds),
+        "live_p99_ms": round(probe.quantile(0.99), 1),
+        "live_max_ms": round(probe.latencies_ms[-1], 1),
+        "grown_by_catch_up_mib": round(after, 1),
+    }
+
+
+def herd(broker: BrokerProcess, sessions: int, missed: int, qos: int = 1) -> dict[str, float]:
+    """Seconds until the last of many sessions has everything, and live p99 in ms meanwhile."""
+    feeder = Feeder(broker.port)
+    feeder.publish(1000)
+    readers = [
+        Reader(broker.port, f"herd-{number}", qos, feeder.sent, feeder.sent + missed).subscribe()
+        for number in range(sessions)
+    ]
+    feeder.publish(missed)
+    before = broker.rss_bytes()
+    with Probe(broker.port) as probe:
+        started = time.perf_counter()
+        for reader in readers:
+            reader.start()
+        connected = time.perf_counter() - started
+        run_readers(readers)
+    done = sorted(reader.done_at - started for reader in readers)
+    grown = (broker.rss_bytes() - before) / MIB
+    for reader in readers:
+        reader.close()
+    feeder.close()
+    return {
+        "connected_s": round(connected, 2),
+        "first_done_s": round(done[0], 2),
+        "median_done_s": round(done[len(done) // 2], 2),
+        "last_done_s": round(done[-1], 2),
+        "rate": round(sessions * missed / done[-1]),
+        "live_p99_ms": round(probe.quantile(0.99), 1),
+        "live_max_ms": round(probe.latencies_ms[-1], 1),
+        "grown_mib": round(grown, 1),
+    }
+
+
+def main(which: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder, BrokerProcess(Path(folder), topics=TOPICS) as broker:
+        with Probe(broker.port) as probe:
+            time.sleep(2)  # nothing but the probe: what the machine itself adds
+        say(f"idle: {probe}")
+        if "a" in which:
+            for qos in (1, 0):
+                say(f"a: QoS {qos}: {one_session(broker, 1_000_000, qos)}")
+        if "b" in which:
+            say(f"b: {herd(broker, 1000, 1000)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["a", "b", "c"])
