@@ -277,6 +277,11 @@ def encode_packet(
         if reader.notice:
             raw += reader.notice
             reader.notice = b""
+        alias = session.topic_aliases.get(topic_name)
+        if alias is not None:
+            # Only one that the client was told: what is encoded here may leave later than something live.
+            raw = _TOPIC_ALIAS + alias.to_bytes(2, "big") + raw
+            topic_name = b""
         middle += property_block(raw)
     head = PublishHeads(PUBLISH | qos << 1 | retain, topic_name, len(middle))[len(payload)]
     if session.max_packet_bytes and len(head) + len(middle) + len(payload) > session.max_packet_bytes:

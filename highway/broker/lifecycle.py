@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from highway.mqtt import V5, ConnackPacket, Properties, ReasonCode
@@ -75,7 +76,12 @@ class Lifecycle:
             if ends:
                 broker.wills.session_ended(client.client_id)
         session, present, puts = self._session_of(client.client_id, packet)
-        puts += broker.wills.set_puts(client.client_id, packet.will)
+        will = packet.will
+        if will is not None and packet.properties.session_expiry_interval == 0:
+            will = replace(
+                will, delay_interval=0
+            )  # the session is said to end with its connection, and the delay with it
+        puts += broker.wills.set_puts(client.client_id, will)
         connack = ConnackPacket(present, 0, self._configure(client, session, packet))
         if session.persistent:
             puts.append(session_store.session_put(session))
@@ -83,7 +89,7 @@ class Lifecycle:
             broker.store(puts)
         session.rights = rights
         client.session = session
-        client.will = packet.will
+        client.will = will
         session.link = client.link
         broker.clients[client.client_id] = client
         self._count()

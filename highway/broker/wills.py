@@ -54,8 +54,8 @@ class Wills:
     def connection_lost(self, client_id: str, will: Will) -> None:
         """Publish the will, now or after its delay, but not after the end of a session that outlived the connection.
 
-        Where none does, the delay stands all the same: the client asked for time to come back, and until then a new
-        connection takes the will away, whatever became of the session. [MQTT-3.1.2-8]
+        Where the client asked for a delay and said nothing of the session, the delay stands all the same: until it is
+        over a new connection takes the will away, whatever became of the session. [MQTT-3.1.2-8]
         """
         session = self._broker.sessions.get(client_id)
         delay_s: float = will.delay_interval

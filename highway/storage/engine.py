@@ -175,6 +175,8 @@ class Storage:
         if not storage.report.new:
             level = logging.ERROR if storage.report.damaged else logging.INFO
             _logger.log(level, "recovery: %s", storage.report)
+            for line in storage.report.damage_lines():
+                _logger.error("recovery: %s", line)
         return storage
 
     def _take_logs(self, recovered: Recovered, configured: Sequence[LogSettings]) -> None:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RecoveryReport"]
 
+_MAX_LINES = 50  # a disk that has gone to pieces must not fill another one with its log
+
 
 @dataclass(slots=True)
 class RecoveryReport:
@@ -33,6 +35,18 @@ class RecoveryReport:
     def lost_offsets(self) -> int:
         """Return how many offsets of durable records are gone."""
         return sum(gap.to_offset - gap.from_offset for _, gap in self.gaps if gap.reason == "corruption")
+
+    def damage_lines(self) -> list[str]:
+        """Return a line for each place that is damaged and for each range of offsets that is lost, for the log."""
+        lines = [f"damaged: {error}" for error in self.damaged]
+        lines += [
+            f"log {name}: offsets {gap.from_offset} to {gap.to_offset - 1} are lost"
+            for name, gap in self.gaps
+            if gap.reason == "corruption"
+        ]
+        if len(lines) > _MAX_LINES:
+            lines[_MAX_LINES:] = [f"{len(lines) - _MAX_LINES} more; highway log verify names all of it"]
+        return lines
 
     def __str__(self) -> str:
         if self.new:

@@ -240,6 +240,25 @@ def test_a_topic_name_is_sent_once_and_then_its_alias(rig: Rig) -> None:
     ]
 
 
+def test_a_reader_of_the_log_uses_the_aliases_that_its_client_was_told(rig: Rig) -> None:
+    peer = rig.connect5("s", topic_alias_maximum=1)
+    peer.subscribe(("t/#", 2))
+    publish(rig, "t/1", b"live")
+    peer.link.congested = True
+    publish(rig, "t/1", b"behind", b"further")
+    publish(rig, "t/2", b"no alias left")
+    peer.link.congested = False
+    rig.broker.drained(peer.client)
+    rig.settle()
+    got = peer.messages()
+    assert [(m.topic, m.all("topic_alias"), m.payload) for m in got] == [
+        ("t/1", [1], b"live"),
+        ("", [1], b"behind"),
+        ("", [1], b"further"),
+        ("t/2", [], b"no alias left"),
+    ]
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_no_alias_for_who_asked_for_none(rig: Rig, qos: int) -> None:
     peer = rig.connect5("s")

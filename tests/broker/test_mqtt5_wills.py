@@ -29,13 +29,15 @@ def watcher(rig: Rig) -> Peer5:
     return peer
 
 
-def with_will(rig: Rig, client_id: str = "c", *, delay: int = 0, expiry: int = 0, **settings: Any) -> Peer5:
+def with_will(rig: Rig, client_id: str = "c", *, delay: int = 0, expiry: int | None = 0, **settings: Any) -> Peer5:
+    """A client with a will; an `expiry` of None is not told."""
     properties = {"will_delay_interval": delay} if delay else {}
+    if expiry is not None:
+        settings["session_expiry_interval"] = expiry
     return rig.connect5(
         client_id,
         will=("st/c", b"off", 1, False),
         will_properties={**properties, **settings.pop("will_properties", {})},
-        session_expiry_interval=expiry,
         **settings,
     )
 
@@ -142,8 +144,13 @@ def test_it_does_not_wait_beyond_the_end_of_its_session(rig: Rig, watcher: Peer5
     assert payloads(watcher) == [b"off"]
 
 
-def test_without_a_session_it_waits_for_its_delay_too(rig: Rig, watcher: Peer5) -> None:
-    with_will(rig, delay=10).drop()
+def test_a_session_that_is_said_to_end_with_its_connection_ends_the_delay(rig: Rig, watcher: Peer5) -> None:
+    with_will(rig, delay=1000).drop()
+    assert payloads(watcher) == [b"off"]
+
+
+def test_where_nothing_is_said_of_the_session_it_waits_for_its_delay(rig: Rig, watcher: Peer5) -> None:
+    with_will(rig, delay=10, expiry=None).drop()
     rig.advance(9)
     assert payloads(watcher) == []
     rig.advance(1)
@@ -151,7 +158,7 @@ def test_without_a_session_it_waits_for_its_delay_too(rig: Rig, watcher: Peer5) 
 
 
 def test_without_a_session_a_client_that_is_back_in_time_keeps_it_from_going_out(rig: Rig, watcher: Peer5) -> None:
-    with_will(rig, delay=10).drop()
+    with_will(rig, delay=10, expiry=None).drop()
     rig.advance(9)
     rig.connect5("c").drop()
     rig.advance(100)
@@ -201,11 +208,12 @@ def test_a_session_that_is_over_has_published_it(rig: Rig, watcher: Peer5) -> No
         (10, 100, True, [b"off"]),
         (0, 100, True, [b"off"]),
         (10, 0, False, [b"off"]),
-        (10, 0, True, [b"off"]),
+        (10, None, False, [b"off"]),
+        (10, None, True, [b"off"]),
     ],
 )
 def test_report_17_takeover(
-    rig: Rig, watcher: Peer5, delay: int, expiry: int, expected: list[bytes], *, clean_start: bool
+    rig: Rig, watcher: Peer5, delay: int, expiry: int | None, expected: list[bytes], *, clean_start: bool
 ) -> None:
     old = with_will(rig, delay=delay, expiry=expiry)
     new = rig.connect5("c", clean_start=clean_start, session_expiry_interval=100)
