@@ -9,6 +9,7 @@ Owner: the event loop.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from highway.errors import DiskFullError, ProtocolError, StorageError
@@ -53,6 +54,9 @@ logger = logging.getLogger("highway.broker")
 # Positions that moved are stored this often: what a crash repeats to a QoS 1 subscriber is at most this much.
 POSITIONS_INTERVAL_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
+# What catching up may take of a turn of the loop; one session's share of it is one or two milliseconds at most. Live
+# messages wait for a turn, so that this is what they pay for the others.
+TURN_S = 0.002
 
 
 class Broker:
@@ -72,7 +76,8 @@ class Broker:
         self.retained: RetainedStore[Message] = RetainedStore(lambda m: len(m.payload) + len(m.properties))
         self.clients: dict[str, Client] = {}  # by client id, online
         self.groups: dict[bytes, Group] = {}  # by share name and filter
-        self._pumps: dict[Session | Group, None] = {}
+        self._pumps: OrderedDict[Session | Group, None] = OrderedDict()  # in the order of their turns
+        self._pump_due = False
         self._held: set[Client] = set()
         for message in session_store.load_retained(storage.meta):
             self.retained.set(message.topic_name, message)
@@ -242,24 +247,32 @@ class Broker:
 
     # Delivering what is not live.
 
-    def pump(self, session: Session) -> None:
-        """Send what the session may get now; see `pumping`."""
-        if pumping.pump(session):
-            self.pump_later(session)
-
     def pump_later(self, target: Session | Group) -> None:
-        """Pump a session or a group in the next turn of the loop."""
-        if not self._pumps:
-            self.scheduler.call_soon(self._run_pumps)
+        """Pump a session or a group in the next turn of the loop, or in one soon after it if many want to be."""
         self._pumps[target] = None
+        if not self._pump_due:
+            self._pump_due = True
+            self.scheduler.call_soon(self._run_pumps)
 
     def _run_pumps(self) -> None:
-        targets, self._pumps = self._pumps, {}
-        for target in targets:
-            if isinstance(target, Group):
-                target.pump()
-            else:
-                self.pump(target)
+        """Pump those who asked, in the order in which they asked, until the time of this turn is used.
+
+        Who still has something to send asks again, and stands behind all others then. So a thousand sessions that catch
+        up share what the loop has to give, and what is live goes in between.
+        """
+        pumps, monotonic = self._pumps, self.clock.monotonic
+        end = monotonic() + TURN_S
+        try:
+            for _ in range(len(pumps)):
+                target, _ = pumps.popitem(last=False)
+                if target.pump() if isinstance(target, Group) else pumping.pump(target):
+                    pumps[target] = None
+                if monotonic() >= end:
+                    break
+        finally:
+            self._pump_due = bool(pumps)
+            if pumps:
+                self.scheduler.call_soon(self._run_pumps)
 
     def drained(self, client: Client) -> None:
         """The connection's write buffer is below its low water mark again."""

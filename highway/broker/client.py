@@ -356,7 +356,7 @@ class Client:
             if puts:
                 self.broker.store(puts, Durability.FAST)
         if session.behind or session.resend or session.retained:
-            self.broker.pump(session)
+            self.broker.pump_later(session)
         for group, _ in session.groups.values():
             group.dirty = True
             group.wake()

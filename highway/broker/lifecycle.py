@@ -203,7 +203,7 @@ class Lifecycle:
             cursor.move_to(cursor.next_offset)
         for group, _ in session.groups.values():
             group.came_online(session)
-        broker.pump(session)
+        broker.pump_later(session)
 
     def disconnected(self, client: Client) -> None:
         """Park the session or end it, and see to the will that is left. Idempotent."""

@@ -196,14 +196,14 @@ class Group:
         if self._online:
             self.broker.pump_later(self)
 
-    def pump(self) -> None:
-        """Hand out what can go now."""
+    def pump(self) -> bool:
+        """Hand out what can go now; True if there is more that only waits for the next turn."""
         budget = TURN_RECORDS
         for cursor in self.cursors.values():
             budget -= cursor.advance(budget)
             if budget <= 0:
-                self.wake()
-                return
+                return bool(self._online)
+        return False
 
     def matches(self, topic_name: bytes) -> bool:
         """Whether the group's filter selects a topic."""

@@ -369,7 +369,7 @@ class SubscribeOperation:
         for group in self._joined:
             group.step_back()
             group.came_online(session)
-        self._broker.pump(session)
+        self._broker.pump_later(session)
 
 
 def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> None:
