@@ -34,7 +34,7 @@ from .sys_topics import Counters, sys_messages
 from .wills import Wills
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from highway.clock import Clock
     from highway.mqtt import PublishRun
@@ -352,27 +352,40 @@ class Broker:
         self.storage.after(Durability.SAFE, stored)
 
     def _store_positions(self) -> None:
-        puts: Puts = []
         moved = [feed for feed in self.feeds.values() if feed.moved]
         for feed in moved:
             feed.moved = False
             for cursor in feed.cursors:
                 cursor.mark_dirty()
-        for client in self.clients.values():
+        self._store_some(iter([*self.clients.values()]))
+
+    def _store_some(self, clients: Iterator[Client]) -> None:
+        """Store the positions of as many sessions as a turn has time for; after the last the timer is set again."""
+        puts: Puts = []
+        end = self.clock.monotonic() + TURN_S
+        writable = self.storage.writable
+        delay_s = POSITIONS_INTERVAL_S
+        for client in clients:
             session = client.session
-            if session is not None and session.dirty:
+            if session is not None and session.dirty and writable:
                 session.dirty = False
                 if session.persistent:
                     puts += session_store.position_puts(session)
                     if session.snapshots_stored and not session.has_snapshot_in_flight():
                         puts.append(session_store.session_put(session))
+            if self.clock.monotonic() >= end:
+                delay_s = 0.0
+                break
         for group in self.groups.values():
-            if group.dirty:
+            if group.dirty and writable:
                 group.dirty = False
                 puts += session_store.group_puts(group)
-        if puts and self.storage.writable:
+        if puts:
             self.store(puts, Durability.FAST)
-        self._timers[0] = self.scheduler.call_later(POSITIONS_INTERVAL_S, self._store_positions)
+        if delay_s:
+            self._timers[0] = self.scheduler.call_later(delay_s, self._store_positions)
+        else:
+            self._timers[0] = self.scheduler.call_later(0, self._store_some, clients)
 
     def _expire_sessions(self) -> None:
         self.lifecycle.expire()

@@ -22,13 +22,17 @@ from typing import TYPE_CHECKING
 from highway.errors import OffsetNotFoundError, StorageError
 
 from . import delivery
+from .shared_slices import find_slice
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from highway.storage import RecordBatch
 
     from .feed import Feed
     from .pace import Pace
     from .session import Reader
+    from .shared_slices import Slice
 
 __all__ = ["Cursor"]
 
@@ -81,6 +85,8 @@ class Cursor:
 
     def move_to(self, next_offset: int) -> None:
         """Stand at `next_offset`, in CATCHUP: at (re)connection, and where a client asks for another start."""
+        if next_offset < self.next_offset:
+            self.reader.session.rewound = True
         self.live = False
         self._next_offset = next_offset
         self.reader.session.behind[self] = None
@@ -151,6 +157,10 @@ class Cursor:
         if batch.end_offset > visible:
             stop = visible - batch.base_offset if dense else bisect_left(records, (visible,))
         session, reader = self.reader.session, self.reader
+        if reader.kind is not None:
+            shared = find_slice(batch, reader, reader.kind, start)
+            if shared is not None:
+                return self._send_shared(shared, batch, stop, visible, budget)
         end = min(stop, start + SLICE_RECORDS)
         if reader.pace is not None:
             end = min(end, start + reader.pace.allowance())
@@ -178,6 +188,38 @@ class Cursor:
         session.dirty = True
         session.send(chunk.data, chunk.count)
         return len(chunk.data), whole
+
+    def _send_shared(self, shared: Slice, batch: RecordBatch, stop: int, visible: int, budget: int) -> tuple[int, bool]:
+        """As `_send`, of packets that are ready but for their ids; `stop` is the index of the first invisible record."""
+        session, offsets = self.reader.session, shared.offsets
+        first = bisect_left(offsets, self._next_offset)
+        last = bisect_left(offsets, visible) if shared.end > stop else len(offsets)
+        count = min(last - first, budget // shared.bytes_each + 1)
+        packet_ids: Sequence[int] = ()
+        if shared.qos and count:
+            packet_ids = session.inflight.free_ids(max(0, min(count, session.quota)))
+            if len(packet_ids) < count and session.window_full_since_ms is None:
+                session.window_full_since_ms = session.broker.clock.now_ms()
+            count = len(packet_ids)
+        whole = first + count == last
+        if whole:
+            end = min(shared.end, stop)
+            next_offset = min(batch.end_offset, visible) if end == stop else batch.records()[end][0]
+        else:
+            next_offset = offsets[first + count]
+        data = shared.encode(first, first + count, packet_ids)
+        if packet_ids:
+            if session.persistent and shared.qos == 2:
+                chunk = delivery.Chunk()
+                chunk.data, chunk.count, chunk.packet_ids = data, count, packet_ids
+                chunk.offsets, chunk.qos = offsets[first : first + count], [2] * count
+                self._send_after_journal(chunk, next_offset)
+                return len(data), False
+            session.inflight.take(packet_ids, self, offsets[first : first + count], shared.qos)
+            session.dirty = True
+        self._next_offset = next_offset
+        session.send(data, count)
+        return len(data), whole
 
     def _wait_for_pace(self, pace: Pace) -> None:
         """Go on when the rate that the reader asked for allows the next message."""

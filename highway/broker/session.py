@@ -24,6 +24,7 @@ from .delivery import Plan
 from .inflight import Inflight
 from .pace import Pace
 from .replay_options import NO_OPTIONS
+from .shared_slices import kind_of
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .replay_options import ReplayOptions
     from .shared import Group
+    from .shared_slices import Kind
 
 __all__ = ["ORDINARY", "Reader", "Session", "Subscription"]
 
@@ -83,6 +85,7 @@ class Reader:
     """A set of subscriptions that share their positions: one copy of each message for all of them."""
 
     __slots__ = (
+        "_kind",
         "addressed",
         "cursors",
         "notice",
@@ -109,6 +112,7 @@ class Reader:
         self.until: dict[str, int] = {}  # offset by log where the reader ends
         self.pace: Pace | None = None
         self.notice = b""  # user properties that the next delivery carries: gaps
+        self._kind: Kind | bool | None = False  # False: not worked out
         self.pulls = addressed  # never handed live runs: each of its messages is looked at
 
     def set_options(self, options: ReplayOptions, until: dict[str, int]) -> None:
@@ -116,7 +120,15 @@ class Reader:
         self.options = options
         self.until = until
         self.pace = Pace(options.rate, self.session.broker.clock) if options.rate else None
+        self._kind = False
         self.pulls = bool(self.addressed or options.with_offset or options.rate or until)
+
+    @property
+    def kind(self) -> Kind | None:
+        """What it shares its packets with others by; see `shared_slices`."""
+        if self._kind is False:
+            self._kind = kind_of(self)
+        return self._kind  # type: ignore[return-value]  # mypy doesn't tell False from bool
 
     def add(self, subscription: Subscription) -> Subscription:
         """Add or replace a subscription. [MQTT-3.8.4-3] The same filter again replaces the one before."""
@@ -137,12 +149,14 @@ class Reader:
     def changed(self) -> None:
         """Forget what was worked out from the subscriptions before they changed."""
         self.plans.clear()
+        self._kind = False
         self.since = any(subscription.since for subscription in self.subscriptions.values())
 
     def caught_up(self, log: str) -> None:
         """Every subscription has begun in a log: the reader is at its end."""
         for subscription in self.subscriptions.values():
             subscription.since.pop(log, None)
+        self._kind = False
         self.since = any(subscription.since for subscription in self.subscriptions.values())
 
     def place(self, feed: Feed, next_offset: int) -> Cursor:
@@ -225,6 +239,7 @@ class Session:
         "received",
         "resend",
         "retained",
+        "rewound",
         "rights",
         "snapshots_stored",
         "stored_ids",
@@ -259,6 +274,7 @@ class Session:
         self.inflight = Inflight()
         self.resend: deque[tuple[int, Entry]] = deque()  # of an earlier connection, not sent again yet
         self.retained: deque[Snapshot] = deque()  # retained messages still to be sent, by subscription
+        self.rewound = False  # a cursor was moved back: what is in flight may not be in the order of the offsets
         self.snapshots_stored = False  # the journal knows of unfinished ones
         self.received: set[int] = set()  # QoS 2 packet ids that came in and were not released
         self.stored_ids: set[int] = set()  # in-flight packet ids that the journal knows

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import struct
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from highway.mqtt.topics import SHARE_PREFIX
@@ -118,13 +119,15 @@ def position_puts(session: Session) -> Puts:
     """The positions that changed since they were stored, and notes that they are stored now."""
     puts: Puts = []
     lowest: dict[Cursor | GroupCursor, int] = {}
-    for packet_id, (cursor, where, _) in (*session.inflight, *session.resend):
-        # Not always in the order of their offsets: an operator may have moved the session back.
+    cursors = list(session.cursors())
+    for packet_id, (cursor, where, _) in chain(session.inflight, session.resend):
         if cursor is not None and packet_id not in session.stored_ids and isinstance(where, int):
             before = lowest.get(cursor)
             if before is None or where < before:
                 lowest[cursor] = where
-    for cursor in session.cursors():
+            if len(lowest) >= len(cursors) and not session.rewound:
+                break  # in the order sent, the first of each cursor is its lowest
+    for cursor in cursors:
         position = min(lowest.get(cursor, cursor.next_offset), cursor.next_offset)
         if position != cursor.stored:
             cursor.stored = position

@@ -35,8 +35,8 @@ logger = logging.getLogger("highway.server")
 EXIT_DISK_FAILED = 74  # EX_IOERR: a sync failed, and what the page cache holds can't be trusted any more
 
 # Objects born between two collections of the youngest generation. The default of 700 would run the collector once
-# for every few messages, over lists and tuples that hold no cycles.
-GC_THRESHOLD = 50_000
+# for every few messages, over lists and tuples that hold no cycles; with 50,000 it takes ten milliseconds at a time.
+GC_THRESHOLD = 10_000
 # The journal thread does little Python between system calls; the default of 5 ms would let it wait that long for the
 # interpreter while publishers wait for their acknowledgements.
 SWITCH_INTERVAL_S = 0.0005

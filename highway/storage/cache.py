@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchCache"]
 
-# What a record costs once it is decoded, beyond its bytes: a tuple, its payload's header, its share of the lists.
-_DECODED_RECORD_BYTES = 240
+# What a record costs once it is decoded, beyond its bytes and those of its payload, which is a copy: a tuple, two
+# numbers, the payload's header, its share of the lists, and of four kinds of packets that the broker keeps ready.
+_DECODED_RECORD_BYTES = 340
 
 
 class BatchCache:
@@ -72,4 +73,4 @@ class BatchCache:
 
 
 def _cost(batch: RecordBatch) -> int:
-    return len(batch.data) + batch.count * _DECODED_RECORD_BYTES
+    return 2 * len(batch.data) + batch.count * _DECODED_RECORD_BYTES

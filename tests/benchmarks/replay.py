@@ -12,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 from tests.benchmarks.replay_load import Feeder, Probe, Reader, run_readers
 from tests.harness.broker_process import BrokerProcess
 
@@ -25,6 +27,13 @@ def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201
 
 
+def cpu_seconds(broker: BrokerProcess) -> float:
+    """What the broker has used of the processor, which others on the machine change less than the time it took."""
+    assert broker.process is not None
+    used = psutil.Process(broker.process.pid).cpu_times()
+    return float(used.user + used.system)
+
+
 def one_session(broker: BrokerProcess, missed: int, qos: int) -> dict[str, float]:
     """RSS growth while a session is away in MiB, catch-up in messages a second, live p99 in ms meanwhile."""
     feeder = Feeder(broker.port)
@@ -35,7 +44,9 @@ def one_session(broker: BrokerProcess, missed: int, qos: int) -> dict[str, float
     grown = (broker.rss_bytes() - before) / MIB
     feeder.close()
     with Probe(broker.port) as probe:
+        cpu = cpu_seconds(broker)
         seconds = run_readers([reader.start()])
+        cpu = cpu_seconds(broker) - cpu
     after = (broker.rss_bytes() - before) / MIB
     reader.close()
     return {
@@ -43,6 +54,7 @@ def one_session(broker: BrokerProcess, missed: int, qos: int) -> dict[str, float
         "ingest": round(ingest),
         "grown_mib": round(grown, 1),
         "rate": round(missed / seconds),
+        "cpu_us_each": round(cpu / missed * 1e6, 2),
         "live_p99_ms": round(probe.quantile(0.99), 1),
         "live_max_ms": round(probe.latencies_ms[-1], 1),
         "grown_by_catch_up_mib": round(after, 1),
@@ -60,11 +72,13 @@ def herd(broker: BrokerProcess, sessions: int, missed: int, qos: int = 1) -> dic
     feeder.publish(missed)
     before = broker.rss_bytes()
     with Probe(broker.port) as probe:
+        cpu = cpu_seconds(broker)
         started = time.perf_counter()
         for reader in readers:
             reader.start()
         connected = time.perf_counter() - started
         run_readers(readers)
+        cpu = cpu_seconds(broker) - cpu
     done = sorted(reader.done_at - started for reader in readers)
     grown = (broker.rss_bytes() - before) / MIB
     for reader in readers:
@@ -76,6 +90,7 @@ def herd(broker: BrokerProcess, sessions: int, missed: int, qos: int = 1) -> dic
         "median_done_s": round(done[len(done) // 2], 2),
         "last_done_s": round(done[-1], 2),
         "rate": round(sessions * missed / done[-1]),
+        "cpu_us_each": round(cpu / sessions / missed * 1e6, 2),
         "live_p99_ms": round(probe.quantile(0.99), 1),
         "live_max_ms": round(probe.latencies_ms[-1], 1),
         "grown_mib": round(grown, 1),
