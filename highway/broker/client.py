@@ -37,6 +37,7 @@ from highway.storage import Durability
 
 from .authorisation import Right
 from .inflight import RELEASED
+from .lifecycle import RECEIVE_MAXIMUM
 from .publish_requests import NO_REQUESTS, requests_of
 from .session_store import Puts, acknowledged_puts, received_put, released_put
 from .subscribing import SubscribeOperation, unsubscribe
@@ -175,6 +176,11 @@ class Client:
         if run.qos == 1:
             acks = puback_bytes(run.packet_ids)
         elif run.qos == 2:
+            if self.version == V5 and not run.dup and len(session.received) + count > RECEIVE_MAXIMUM:
+                # With the default for a limit, it is packet ids in use that tell: 5.0 [MQTT-3.3.4-7].
+                logger.warning("client %s: closed: more than %d messages under way", self.client_id, RECEIVE_MAXIMUM)
+                self.end(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
+                return
             acks = pubrec_bytes(run.packet_ids)
             new = self._receive_once(session, run, puts)
         try:

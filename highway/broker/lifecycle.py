@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .client import Client
     from .session_store import Puts
 
-__all__ = ["TOPIC_ALIAS_MAXIMUM", "Lifecycle"]
+__all__ = ["RECEIVE_MAXIMUM", "TOPIC_ALIAS_MAXIMUM", "Lifecycle"]
 
 logger = logging.getLogger("highway.broker")
 

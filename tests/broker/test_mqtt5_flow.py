@@ -132,6 +132,17 @@ def test_65535_messages_can_be_sent_and_ids_around_the_wrap_are_passed_over(rig:
     assert held.packet_id == 1
 
 
+def test_our_receive_maximum_is_as_many_as_there_are_packet_ids(rig: Rig) -> None:
+    peer = rig.connect5("p")
+    every = [packets5.publish("t", b"", qos=2, packet_id=packet_id) for packet_id in range(1, 65_536)]
+    peer.send(b"".join(every))
+    assert len(peer.acks()) == 65_535
+    peer.send(packets5.publish("t", b"", qos=2, packet_id=9, dup=True) + packets5.publish("u", b"", qos=1, packet_id=9))
+    assert [(ack.first_byte, ack.reason_code & 0x80) for ack in peer.acks()] == [(0x50, 0), (0x40, 0)]
+    peer.send(every[8])
+    assert peer.disconnected_with() == 0x93
+
+
 # Maximum packet size.
 
 
