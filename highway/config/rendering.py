@@ -108,6 +108,7 @@ def _storage(storage: StorageSettings) -> dict[str, Any]:
         "max_backlog_bytes": format_size(storage.max_backlog_bytes),
         "max_bytes": _size(storage.max_bytes),
         "reaper_interval": format_duration(storage.reaper_interval_ms),
+        "reserve_bytes": format_size(storage.reserve_bytes),
     }
 
 

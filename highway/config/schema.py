@@ -373,6 +373,9 @@ class StorageSection(Section):
     reaper_interval: Annotated[int, Duration("100ms", "1d")] = Field(
         _STORAGE.reaper_interval_ms, description="How often retention is looked at."
     )
+    reserve_bytes: Annotated[int, Size("0B", "64GiB")] = Field(
+        _STORAGE.reserve_bytes, description="Disk space kept back, and given up when the disk is full."
+    )
 
 
 def _list_or_file(schema: dict[str, Any]) -> None:
