@@ -74,6 +74,7 @@ def _limits(broker: BrokerSettings) -> dict[str, Any]:
         "max_packet": format_size(broker.max_packet_bytes),
         "connect_timeout": format_duration(round(broker.connect_timeout_s * 1000)),
         "max_inflight": broker.max_inflight,
+        "receive_maximum": broker.receive_maximum,
         "max_keep_alive": _duration(broker.max_keep_alive_s * 1000 or None),
         "max_subscriptions": broker.max_subscriptions,
         "session_expiry": _duration(broker.session_expiry_ms),

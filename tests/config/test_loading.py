@@ -83,6 +83,7 @@ insecure: true
 auth: {anonymous: true}
 limits:
   {max_connections: 1, max_packet: 2KiB, connect_timeout: 3s, max_inflight: 4, max_keep_alive: 1m30s,
+   receive_maximum: 6,
    max_subscriptions: 5, session_expiry: unlimited, write_buffer: 7KiB}
 unmatched: reject
 topics:
@@ -104,6 +105,7 @@ storage:
         connect_timeout_s=3.0,
         max_inflight=4,
         max_keep_alive_s=90,
+        receive_maximum=6,
         max_subscriptions=5,
         session_expiry_ms=None,
         write_buffer_bytes=7168,
