@@ -8,6 +8,7 @@
     │   │   └── DirectoryInUseError   another process has it open
     │   ├── TargetNotEmptyError  a backup, or a restore, would mix with what is there
     │   ├── CorruptionError      bytes below the durable length are damaged: path, position, reason
+    │   ├── RecordTooLargeError  a record above the limit; nothing of its append was accepted (also a ValueError)
     │   ├── DiskFullError        ENOSPC: nothing of the batch was accepted
     │   ├── DiskFailedError      a sync failed; what the page cache holds can't be trusted any more
     │   └── OffsetError          an offset can't be read: log, offset, and the range that can
@@ -39,6 +40,7 @@ __all__ = [
     "OffsetGapError",
     "OffsetNotFoundError",
     "ProtocolError",
+    "RecordTooLargeError",
     "StorageError",
     "TargetNotEmptyError",
 ]
@@ -96,6 +98,10 @@ class CorruptionError(StorageError):
         self.path = path
         self.position = position
         self.reason = reason
+
+
+class RecordTooLargeError(StorageError, ValueError):
+    """A record is larger than storage keeps, or an append larger than a frame."""
 
 
 class DiskFullError(StorageError):

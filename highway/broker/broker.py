@@ -53,6 +53,7 @@ logger = logging.getLogger("highway.broker")
 
 # Positions that moved are stored this often: what a crash repeats to a QoS 1 subscriber is at most this much.
 POSITIONS_INTERVAL_S = 1.0
+REFUSAL_LINE_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
 # What catching up may take of a turn of the loop; one session's share of it is one or two milliseconds at most. Live
 # messages wait for a turn, so that this is what they pay for the others.
@@ -79,6 +80,8 @@ class Broker:
         self._pumps: OrderedDict[Session | Group, None] = OrderedDict()  # in the order of their turns
         self._pump_due = False
         self._held: set[Client] = set()
+        self._refusals = 0  # publishes refused since the log said so the last time
+        self._refusal_told_at = -REFUSAL_LINE_S
         for message in session_store.load_retained(storage.meta):
             self.retained.set(message.topic_name, message)
         self.sessions = session_store.load_sessions(self, storage.meta, self.feeds)
@@ -242,7 +245,13 @@ class Broker:
 
     def refuse_publish(self, client: Client, error: StorageError) -> None:
         """A publish could not be stored, so it isn't acknowledged: close the connection."""
-        logger.error("client %s: publish refused, connection closed: %s", client.client_id, error)
+        now = self.clock.monotonic()
+        if now - self._refusal_told_at < REFUSAL_LINE_S:
+            self._refusals += 1  # a full disk and a thousand sensors that come back at once: not a line for each
+        else:
+            more = f" (and {self._refusals} more since the last such line)" if self._refusals else ""
+            logger.error("client %s: publish refused, connection closed: %s%s", client.client_id, error, more)
+            self._refusals, self._refusal_told_at = 0, now
         client.end(ReasonCode.QUOTA_EXCEEDED)
 
     # Delivering what is not live.

@@ -38,6 +38,7 @@ from highway.storage import Durability
 from .authorisation import Right
 from .inflight import RELEASED
 from .publish_requests import NO_REQUESTS, requests_of
+from .receive_window import ReceiveWindow
 from .session_store import Puts, acknowledged_puts, received_put, released_put
 from .subscribing import SubscribeOperation, unsubscribe
 
@@ -66,6 +67,7 @@ class Client:
         "_is_gone",
         "_waiting",
         "_was_denied",
+        "_window",
         "broker",
         "client_id",
         "connack_sent",
@@ -91,6 +93,7 @@ class Client:
         self._deferred: list[Event] | None = None  # what came after a CONNECT that waits for the journal
         self._is_gone = False  # the connection went while it waited
         self._was_denied = False  # a publish for want of a right
+        self._window: ReceiveWindow | None = None  # of MQTT 5
 
     def handle(self, events: Sequence[Event]) -> None:
         """Do what the packets of one chunk ask for."""
@@ -124,6 +127,8 @@ class Client:
 
     def connected(self, connack: ConnackPacket, *, journaled: bool) -> None:
         """Answer CONNECT, after the journal has what it changed, and then let the session's messages flow."""
+        if self.version == V5 and self.session is not None:
+            self._window = ReceiveWindow(self.broker.settings.receive_maximum, self.session.received)
         if not journaled:
             self._answer_connect(connack)
             return
@@ -177,6 +182,11 @@ class Client:
         elif run.qos == 2:
             acks = pubrec_bytes(run.packet_ids)
             new = self._receive_once(session, run, puts)
+        if acks and self._window is not None and not self._window.take(run, len(new), session.received):
+            self._give_back(session, new)
+            logger.warning("client %s: closed: it has more than its receive maximum under way", self.client_id)
+            self.end(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
+            return
         try:
             requests = requests_of(run.properties) if run.properties else NO_REQUESTS
             if run.payloads:
@@ -300,22 +310,28 @@ class Client:
     def _send_acks(self) -> None:
         data = b"".join(self._acks)
         self._acks.clear()
+        pubacks = 0 if self._window is None else self._window.gathered()
         if self._acks_mode is Durability.FAST:
-            self.link.write(data)
+            self._write_acks(data, pubacks)
         else:
             # [MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-4]: acknowledgements leave in the order of their messages. One that
             # is due at once does not pass those that wait for the disk, so the mode stays up until the last of them is out.
             self._waiting += 1
-            self.broker.storage.after(self._acks_mode, lambda error: self._acks_due(data, error))
+            self.broker.storage.after(self._acks_mode, lambda error: self._acks_due(data, pubacks, error))
         self.broker.hold_back(self)
 
-    def _acks_due(self, data: bytes, error: StorageError | None) -> None:
+    def _write_acks(self, data: bytes, pubacks: int) -> None:
+        self.link.write(data)
+        if self._window is not None:
+            self._window.written(pubacks)
+
+    def _acks_due(self, data: bytes, pubacks: int, error: StorageError | None) -> None:
         self._waiting -= 1
         if not self._waiting:
             self._acks_mode = Durability.FAST
         # Ownership is accepted only now: 3.1.1 [MQTT-4.3.2-2], [MQTT-4.3.3-2]; 5.0 [MQTT-4.3.2-4], [MQTT-4.3.3-8].
         if error is None:
-            self.link.write(data)
+            self._write_acks(data, pubacks)
         elif self.session is not None:
             self.broker.refuse_publish(self, error)
 
@@ -328,6 +344,8 @@ class Client:
         assert session is not None
         known = packet.packet_id in session.received
         session.received.discard(packet.packet_id)
+        if self._window is not None:
+            self._window.released(packet.packet_id)
         # An id that is unknown is answered too: a client that lost its memory could not finish otherwise.
         self._acks.append(PubcompPacket(packet.packet_id).encode(session.version))
         if session.persistent and known:

@@ -38,9 +38,6 @@ logger = logging.getLogger("highway.broker")
 # Topic aliases that a client may set: a sensor has a handful of topics, and each alias holds a name in memory.
 # Ten is also what mosquitto grants, so that devices tuned to it find what they know.
 TOPIC_ALIAS_MAXIMUM = 10
-# QoS 1 and 2 messages that a client may have under way: as many as there are packet ids. Each is handed to the disk as
-# it comes, so there is nothing to hold back; said all the same, where mosquitto says it.
-RECEIVE_MAXIMUM = 65_535
 _NEVER = 0xFFFF_FFFF  # a session expiry interval that means for ever
 
 
@@ -170,7 +167,7 @@ class Lifecycle:
         if not packet.client_id:
             told.assigned_client_identifier = client.client_id  # 5.0 [MQTT-3.2.2-16]
         told.maximum_packet_size = settings.max_packet_bytes
-        told.receive_maximum = RECEIVE_MAXIMUM
+        told.receive_maximum = settings.receive_maximum
         if client.keep_alive != packet.keep_alive:
             told.server_keep_alive = client.keep_alive  # 5.0 [MQTT-3.2.2-21], [MQTT-3.2.2-22]
         if expiry_s != packet.session_expiry_interval:

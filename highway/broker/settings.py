@@ -41,6 +41,9 @@ class BrokerSettings:
     # Sent to one client at QoS > 0 and not yet acknowledged. With 100 a client that catches up waits for us, and we for
     # it, in turns: 1000 took it from 130,000 to 250,000 messages a second on a busy machine. MQTT 5 clients lower it.
     max_inflight: int = 1000
+    # QoS 1 and 2 messages that an MQTT 5 client may have under way. Each is handed to the disk as it comes, so that there
+    # is nothing to hold back, and the default is as many as there are packet ids.
+    receive_maximum: int = 65_535
     max_keep_alive_s: int = 0  # MQTT 5 clients that ask for more, or for none, are given this; 0: what they ask for
     max_subscriptions: int = 10_000  # of one session
     # A 3.1.1 client can't say how long its session should live, so the broker does. 90 days outlive the longest

@@ -80,6 +80,7 @@ def _broker_settings(model: ConfigFile, entries: tuple[TopicEntry, ...], *, reje
         max_packet_bytes=limits.max_packet,
         connect_timeout_s=limits.connect_timeout / 1000,
         max_inflight=limits.max_inflight,
+        receive_maximum=limits.receive_maximum,
         # MQTT counts it in seconds; what is less than one is cut off.
         max_keep_alive_s=(limits.max_keep_alive or 0) // 1000,
         max_subscriptions=limits.max_subscriptions,

@@ -74,6 +74,7 @@ def _limits(broker: BrokerSettings) -> dict[str, Any]:
         "max_packet": format_size(broker.max_packet_bytes),
         "connect_timeout": format_duration(round(broker.connect_timeout_s * 1000)),
         "max_inflight": broker.max_inflight,
+        "receive_maximum": broker.receive_maximum,
         "max_keep_alive": _duration(broker.max_keep_alive_s * 1000 or None),
         "max_subscriptions": broker.max_subscriptions,
         "session_expiry": _duration(broker.session_expiry_ms),
@@ -108,6 +109,7 @@ def _storage(storage: StorageSettings) -> dict[str, Any]:
         "max_backlog_bytes": format_size(storage.max_backlog_bytes),
         "max_bytes": _size(storage.max_bytes),
         "reaper_interval": format_duration(storage.reaper_interval_ms),
+        "reserve_bytes": format_size(storage.reserve_bytes),
     }
 
 

@@ -199,6 +199,12 @@ class LimitsSection(Section):
     max_inflight: int = Field(
         _BROKER.max_inflight, ge=1, le=65_535, description="Unacknowledged QoS 1 and 2 messages to one client."
     )
+    receive_maximum: int = Field(
+        _BROKER.receive_maximum,
+        ge=1,
+        le=65_535,
+        description="QoS 1 and 2 messages that an MQTT 5 client may have under way to the broker.",
+    )
     max_keep_alive: Annotated[int | None, Duration("1s", "65535s", unlimited=True)] = Field(
         None,
         description="Longest keep alive of an MQTT 5 client; one that asks for more, or for none, is given this.",
@@ -372,6 +378,9 @@ class StorageSection(Section):
     )
     reaper_interval: Annotated[int, Duration("100ms", "1d")] = Field(
         _STORAGE.reaper_interval_ms, description="How often retention is looked at."
+    )
+    reserve_bytes: Annotated[int, Size("0B", "64GiB")] = Field(
+        _STORAGE.reserve_bytes, description="Disk space kept back, and given up when the disk is full."
     )
 
 

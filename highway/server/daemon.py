@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from highway.broker import Broker
 from highway.clock import SystemClock
 from highway.errors import DiskFailedError, StorageError
-from highway.storage import Storage
+from highway.storage import Storage, descriptor_share
 
 from .connection import Connections
 from .http import ADMIN_SOCKET, HttpServer
@@ -40,6 +40,7 @@ GC_THRESHOLD = 10_000
 # The journal thread does little Python between system calls; the default of 5 ms would let it wait that long for the
 # interpreter while publishers wait for their acknowledgements.
 SWITCH_INTERVAL_S = 0.0005
+OTHER_DESCRIPTORS = 64  # journal, listeners, loop, interpreter
 
 
 def run(settings: Settings) -> int:
@@ -65,9 +66,16 @@ def _raise_descriptor_limit(max_connections: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # Beside the connections: segments, journal, listeners and the interpreter's own.
-    if hard != resource.RLIM_INFINITY and hard < max_connections + 256:
-        logger.warning("the limit of %d open files allows about %d connections", hard, max(0, hard - 256))
+    if hard == resource.RLIM_INFINITY:
+        return
+    segments = descriptor_share()
+    connections = max(0, hard - segments - OTHER_DESCRIPTORS)
+    level = logging.INFO if connections >= max_connections else logging.WARNING
+    logger.log(
+        level,
+        "open files: %d allowed, enough for %d segments and %d connections; max_connections is %d",
+        *(hard, segments, connections, max_connections),
+    )
 
 
 def _say(line: str) -> None:
@@ -100,7 +108,7 @@ async def _serve(settings: Settings) -> int:
 
     def fault(error: StorageError) -> None:
         logger.error("%s", error)
-        if isinstance(error, DiskFailedError):
+        if isinstance(error, DiskFailedError) and not storage.writable:  # or else one log mends itself
             stop(EXIT_DISK_FAILED)
 
     storage.on_fault = fault

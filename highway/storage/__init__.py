@@ -6,6 +6,7 @@ What is promised, and how, is in README.md beside this file; the formats are in 
 from __future__ import annotations
 
 from highway.storage.checkpoint import Gap
+from highway.storage.descriptors import descriptor_share
 from highway.storage.engine import Storage
 from highway.storage.filesystem import FileSystem, OsFileSystem
 from highway.storage.log import Log
@@ -28,4 +29,5 @@ __all__ = [
     "RecoveryReport",
     "Storage",
     "StorageSettings",
+    "descriptor_share",
 ]

@@ -7,6 +7,7 @@ One checkpoint at a time, in steps; each continues in the loop thread when the o
 3. If the journal since the last snapshot of Meta is long, or the broker closes, a snapshot is written.
 4. The checkpoint is written: the journal is needed from the first entry on that neither a durable segment nor the
    snapshot has. A quiet log's tail may sit out a few checkpoints; then its journal files are kept.
+   On a full disk the checkpoint is of what the journal has written, and there is no new snapshot.
 5. Journal files that neither checkpoint slot needs are recycled, and who waited for the checkpoint is called.
 
 The loop thread owns all of this.
@@ -18,12 +19,11 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from highway.errors import DiskFailedError
+from highway.errors import DiskFailedError, DiskFullError
 from highway.storage.checkpoint import Checkpoint, CheckpointSlots
 from highway.storage.journal import FULL_ERRNOS
 from highway.storage.journal_format import split_position
 from highway.storage.meta import write_snapshot
-from highway.storage.settings import Durability, StorageSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from highway.storage.journal_files import JournalFiles
     from highway.storage.log import Log
     from highway.storage.pool import Pool, Scheduler
+    from highway.storage.settings import StorageSettings
 
 __all__ = ["Checkpointer"]
 
@@ -144,12 +145,12 @@ class Checkpointer:
         self._last_entry = committer.entry
         self._snapshot = None
         long = self._distance(self._snapshot_position) >= self._settings.checkpoint_bytes
-        if committer.meta_first_entry and (clean or long):
+        if committer.meta_first_entry and (clean or long) and not committer.stalled:
             # The copy and the entry number belong together; nothing of it is written before that entry is durable.
             self._snapshot = (committer.entry + 1, list(committer.meta.items()))
             self._uncovered_entry = committer.meta_first_entry
             committer.meta_first_entry = 0
-        committer.after(Durability.SAFE, self._journal_synced)
+        committer.when_synced(self._journal_synced)
 
     def _journal_synced(self, error: Exception | None) -> None:
         if error is not None:
@@ -163,7 +164,7 @@ class Checkpointer:
                 or log.undurable_entry <= patience
                 or self._distance(self._committer.frame_of(log.undurable_entry)[0]) >= self._settings.checkpoint_bytes
             )
-            if log.failed is None and (everything or log.unsynced):
+            if everything or log.unsynced:
                 self._to_flush.append((log, everything))
         self._cut_entries = [*self._cut_entries[1:], self._last_entry]
         self._flush_more()
@@ -196,7 +197,11 @@ class Checkpointer:
 
     def _snapshot_written(self, outcome: Exception | None) -> None:
         if isinstance(outcome, Exception):
-            self._failed(outcome)
+            self._keep_uncovered()
+            if self._is_full(outcome):
+                self._write()  # a checkpoint without it is better than none: it lets retention and the journal go on
+            else:
+                self._failed(outcome)
             return
         assert self._snapshot is not None
         self.snapshot_entry = self._snapshot[0]
@@ -252,18 +257,23 @@ class Checkpointer:
         self.count += 1
         self._end(durable=True)
 
+    def _is_full(self, error: Exception) -> bool:
+        """Return whether it is want of space, and then tell whoever looks after that."""
+        if not isinstance(error, OSError) or error.errno not in FULL_ERRNOS:
+            return False
+        _logger.warning("checkpoint: %s", error)
+        if self._committer.on_full is not None:
+            self._committer.on_full(DiskFullError(f"the checkpoint can't be written: {error}", "free some space"))
+        return True
+
     def _failed(self, error: Exception) -> None:
-        if isinstance(error, OSError) and error.errno in FULL_ERRNOS:
-            _logger.warning("no checkpoint: %s", error)
-        else:
+        if not self._is_full(error):
             self._committer.fail(DiskFailedError(f"the checkpoint can't be written: {error!r}"))
         self._end(durable=False)
 
     def _end(self, *, durable: bool) -> None:
         self.running = False
-        if self._snapshot is not None:
-            self._snapshot = None
-            self._committer.meta_first_entry = self._uncovered_entry
+        self._keep_uncovered()
         callbacks, self._callbacks = self._callbacks, []
         for done in callbacks:
             done(durable)
@@ -272,3 +282,9 @@ class Checkpointer:
             self._begin(clean=False)
         elif not self.closed and self._committer.fault is None:
             self.note_commit()
+
+    def _keep_uncovered(self) -> None:
+        """Take note that a snapshot came to nothing: what it would have covered is still only in the journal."""
+        if self._snapshot is not None:
+            self._snapshot = None
+            self._committer.meta_first_entry = self._uncovered_entry

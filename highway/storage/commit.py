@@ -18,6 +18,7 @@ from highway.storage.journal_format import encode_put
 from highway.storage.settings import Durability
 
 if TYPE_CHECKING:
+    from highway.clock import Clock
     from highway.storage.journal import Commit, Journal
     from highway.storage.meta import Meta
     from highway.storage.pool import Scheduler
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Committer", "Touched"]
 
 _NEVER = 1 << 62  # ms: no timer is armed
-_RETRY_S = 1.0  # how often a full disk is tried again
 
 Callback = Callable[[StorageError | None], None]
 
@@ -47,12 +47,16 @@ class Committer:
     """Entries on their way to the disk, and what waits for them."""
 
     __slots__ = (
+        "_clock",
         "_frame_entries",
         "_frames",
+        "_handed_over_at",
         "_scheduler",
         "_synced_waiters",
+        "_unsynced",
         "_written_waiters",
         "backlog_bytes",
+        "commits",
         "end_frame",
         "end_position",
         "entry",
@@ -60,10 +64,14 @@ class Committer:
         "flush_bytes",
         "flush_due_ms",
         "journal",
+        "max_record_bytes",
         "meta",
         "meta_first_entry",
         "on_committed",
+        "on_failed",
         "on_fault",
+        "on_full",
+        "stalled",
         "sync_due_ms",
         "synced",
         "tail_bytes",
@@ -72,7 +80,7 @@ class Committer:
         "written",
     )
 
-    def __init__(self, scheduler: Scheduler, meta: Meta, next_entry: int, flush_bytes: int) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Clock, meta: Meta, next_entry: int, flush_bytes: int) -> None:
         self.journal: Journal  # set before the first entry
         self.meta = meta
         self.flush_bytes = flush_bytes
@@ -87,15 +95,35 @@ class Committer:
         self.flush_due_ms = self.sync_due_ms = _NEVER
         self.on_fault: Callable[[StorageError], None] | None = None
         self.on_committed: Callable[[], None] | None = None  # after each Commit without error
+        self.on_full: Callable[[DiskFullError], None] | None = None  # whoever meets a full disk calls it
+        self.max_record_bytes = 0  # what an append may be without a closer look
+        self.commits = 0  # that have come back
+        self.on_failed: Callable[[StorageError], None] | None = None  # before anybody is told that the disk has failed
+        self.stalled = False  # the journal couldn't write its last frame, for want of space
         self.end_position = 0  # of the journal as far as it is known here
         self.end_frame = 1  # sequence number of the frame that goes there
         self._scheduler = scheduler
+        self._clock = clock
+        self._handed_over_at: float | None = None  # monotonic: the oldest that isn't written
+        self._unsynced: deque[tuple[int, float]] = deque()  # (last entry, the same) of each frame that isn't synced
         self._written_waiters: deque[tuple[int, Callback]] = deque()
         self._synced_waiters: deque[tuple[int, Callback]] = deque()
         self._frame_entries: list[int] = []  # number of the last entry of each frame since the last checkpoint
         self._frames: list[tuple[int, int]] = []  # (position, sequence) of the same frames
 
     # Handing over.
+
+    def touch(self, log: Touched) -> None:
+        """Have `log` told of the commits to come; its append has just been handed over."""
+        if self._handed_over_at is None:
+            self._handed_over_at = self._clock.monotonic()
+        self.touched.append(log)
+
+    @property
+    def oldest_unsynced_age_s(self) -> float:
+        """Return how long the oldest record that isn't synced has been waiting for that; 0 if all are."""
+        oldest = self._unsynced[0][1] if self._unsynced else self._handed_over_at
+        return 0.0 if oldest is None else max(0.0, self._clock.monotonic() - oldest)
 
     def put(self, puts: Sequence[tuple[bytes, bytes | None]]) -> list[bytes]:
         """Change meta and return the encoded entries, which the caller hands over in one item, before any other."""
@@ -141,6 +169,18 @@ class Committer:
             self._wait(self._synced_waiters, self.synced, callback)
             self.journal.want_synced(self.entry)
 
+    def when_synced(self, callback: Callback) -> None:
+        """Call back when all that the journal can write now is synced, also while the disk is full: for checkpoints."""
+        if self.fault is not None and not isinstance(self.fault, DiskFullError):
+            callback(self.fault)
+            return
+        entry = self.written if self.stalled else self.entry
+        if entry <= self.synced:
+            callback(None)
+        else:
+            self._synced_waiters.append((entry, callback))
+            self.journal.want_synced(entry)
+
     def _wait(self, waiters: deque[tuple[int, Callback]], reached: int, callback: Callback) -> None:
         if self.entry <= reached:
             callback(None)
@@ -160,19 +200,30 @@ class Committer:
 
     def on_commit(self, commit: Commit) -> None:
         """Take a Commit that the journal thread has posted."""
+        self.commits += 1
         if commit.frame_position >= 0:
             self._frame_entries.append(commit.written)
             self._frames.append((commit.frame_position, commit.frame_sequence))
+            self.stalled = False
+            now = self._clock.monotonic()
+            self._unsynced.append((commit.written, now if self._handed_over_at is None else self._handed_over_at))
+            # What came since that frame was drained came later than this says: the age is rather too high than too low.
+            self._handed_over_at = now if self.entry > commit.written else None
         self.backlog_bytes -= commit.record_bytes
         self.unsynced_bytes = commit.unsynced_bytes
         self.end_position = commit.end_position
         self.end_frame = commit.frame_sequence + 1
         self.written = written = commit.written
         self.synced = synced = commit.synced
-        if commit.error is not None:
+        while self._unsynced and self._unsynced[0][0] <= synced:
+            self._unsynced.popleft()
+        if isinstance(commit.error, DiskFullError):
+            self.stalled = True
+            if self.on_full is not None:
+                self.on_full(commit.error)
+            self._fail_waiters(commit.error, written, written)  # what is written may still be synced
+        elif commit.error is not None:
             self.fail(commit.error)
-        elif isinstance(self.fault, DiskFullError):
-            self.fault = None  # space came back, and what had been refused is written
         self._advance(written, synced)
         if commit.error is None and self.on_committed is not None:
             self.on_committed()
@@ -192,26 +243,34 @@ class Committer:
         while waiters and waiters[0][0] <= synced:
             waiters.popleft()[1](None)
 
+    def refuse(self, error: DiskFullError) -> None:
+        """Accept nothing until `resume`."""
+        self.fault = error
+        if self.on_fault is not None:
+            self.on_fault(error)
+
+    def resume(self) -> None:
+        """Accept again."""
+        if isinstance(self.fault, DiskFullError):
+            self.fault = None
+
     def fail(self, error: StorageError) -> None:
-        """Stop accepting, and tell everybody whose entries haven't reached what they wait for."""
-        first = self.fault is None
-        if first or not isinstance(error, DiskFullError):
-            self.fault = error
-        if isinstance(error, DiskFullError) and self.fault is error:
-            self._scheduler.call_later(_RETRY_S, self._retry)
-        for waiters, reached in ((self._written_waiters, self.written), (self._synced_waiters, self.synced)):
+        """Stop accepting for good, and tell everybody whose entries haven't reached what they wait for."""
+        first = self.fault is None or isinstance(self.fault, DiskFullError)
+        self.fault = error
+        if self.on_failed is not None:
+            self.on_failed(error)
+        self._fail_waiters(error, self.written, self.synced)
+        if first and self.on_fault is not None:
+            self.on_fault(error)
+
+    def _fail_waiters(self, error: StorageError, written: int, synced: int) -> None:
+        for waiters, reached in ((self._written_waiters, written), (self._synced_waiters, synced)):
             failed = [waiter for waiter in waiters if waiter[0] > reached]
             while waiters and waiters[-1][0] > reached:
                 waiters.pop()
             for _, callback in failed:
                 callback(error)
-        if first and self.on_fault is not None:
-            self.on_fault(error)
-
-    def _retry(self) -> None:
-        if isinstance(self.fault, DiskFullError):
-            self._scheduler.call_later(_RETRY_S, self._retry)
-            self.journal.retry()
 
     # Where the journal has to be read from.
 

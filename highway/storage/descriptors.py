@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections import OrderedDict
 from contextlib import contextmanager
@@ -13,10 +14,18 @@ if TYPE_CHECKING:
 
     from highway.storage.filesystem import FileSystem
 
-__all__ = ["DEFAULT_DESCRIPTORS", "Descriptors"]
+__all__ = ["DEFAULT_DESCRIPTORS", "Descriptors", "descriptor_share"]
 
-# Half of the soft limit of descriptors on most systems; the rest is for connections until the limit is raised.
-DEFAULT_DESCRIPTORS = 512
+DEFAULT_DESCRIPTORS = 512  # half of the soft limit on most systems
+
+
+def descriptor_share() -> int:
+    """Return how many files are kept open: a quarter of what the process may have at most, the rest is for connections.
+
+    More are open while they are not synced: up to one for each log that was written to since the last checkpoint.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return DEFAULT_DESCRIPTORS if soft == resource.RLIM_INFINITY else max(1, min(DEFAULT_DESCRIPTORS, soft // 4))
 
 
 class _Held:
@@ -38,13 +47,14 @@ class Descriptors:
     Methods may be called from any thread.
     """
 
-    __slots__ = ("_held", "_idle", "_limit", "_lock", "filesystem")
+    __slots__ = ("_held", "_idle", "_limit", "_lock", "_replaced", "filesystem")
 
     def __init__(self, filesystem: FileSystem, limit: int = DEFAULT_DESCRIPTORS) -> None:
         self.filesystem = filesystem
         self._limit = limit
         self._held: dict[Path, _Held] = {}
         self._idle: OrderedDict[Path, int] = OrderedDict()  # least recently used first
+        self._replaced: dict[int, _Held] = {}  # by descriptor: held, and no longer what their path leads to
         self._lock = threading.Lock()
 
     def acquire(self, path: Path) -> int:
@@ -66,14 +76,15 @@ class Descriptors:
             self._idle[path] = fd
             self._evict()
 
-    def release(self, path: Path) -> None:
-        """Undo one `acquire`."""
+    def release(self, path: Path, fd: int = -1) -> None:
+        """Undo one `acquire`, which returned `fd`; without it, of the file that has the name now."""
         with self._lock:
-            held = self._held[path]
+            held = self._replaced.get(fd) or self._held[path]
             held.holders -= 1
             if held.holders:
                 return
-            del self._held[path]
+            if self._replaced.pop(fd, None) is None:
+                del self._held[path]
             if held.forgotten:
                 self.filesystem.close(held.fd)
             else:
@@ -87,7 +98,7 @@ class Descriptors:
         try:
             yield fd
         finally:
-            self.release(path)
+            self.release(path, fd)
 
     def forget(self, path: Path) -> None:
         """Close the descriptor of a file that goes away: now, or when its last holder releases it."""
@@ -98,16 +109,26 @@ class Descriptors:
             elif path in self._idle:
                 self.filesystem.close(self._idle.pop(path))
 
+    def replace(self, path: Path) -> None:
+        """Forget a file whose name goes to another one: who holds it keeps it, the next `acquire` opens the new one."""
+        self.forget(path)
+        with self._lock:
+            held = self._held.pop(path, None)
+            if held is not None:
+                self._replaced[held.fd] = held
+
     def close(self) -> None:
         """Close everything, held or not: for the end of the process's storage."""
         with self._lock:
-            for fd in (*self._idle.values(), *(held.fd for held in self._held.values())):
+            held = (*self._held.values(), *self._replaced.values())
+            for fd in (*self._idle.values(), *(file.fd for file in held)):
                 self.filesystem.close(fd)
             self._idle.clear()
             self._held.clear()
+            self._replaced.clear()
 
     def __len__(self) -> int:
-        return len(self._held) + len(self._idle)
+        return len(self._held) + len(self._replaced) + len(self._idle)
 
     def _evict(self) -> None:
         """Close idle files until the limit holds or all that are left are held."""

@@ -7,27 +7,32 @@ does what is wanted, in the caller, in a fixed order; that is for tests.
 
 from __future__ import annotations
 
+import errno
 import logging
 import uuid
 from typing import TYPE_CHECKING
 
-from highway.errors import DataDirectoryError, StorageError
+from highway.errors import DataDirectoryError, DiskFullError, StorageError
 from highway.storage.cache import BatchCache
 from highway.storage.checkpoint import LogState
 from highway.storage.checkpointer import Checkpointer
 from highway.storage.commit import Committer
 from highway.storage.commit_time import CommitTime
-from highway.storage.descriptors import Descriptors
-from highway.storage.filesystem import FileSystem, OsFileSystem
-from highway.storage.journal import VERIFY_CACHE, VERIFY_DIRECT, VERIFY_OFF, Journal
+from highway.storage.descriptors import Descriptors, descriptor_share
+from highway.storage.filesystem import OsFileSystem
+from highway.storage.format import MAX_FRAME_BYTES
+from highway.storage.journal import FULL_ERRNOS, VERIFY_CACHE, VERIFY_DIRECT, VERIFY_OFF, Journal
 from highway.storage.journal_files import JournalFiles
 from highway.storage.journal_format import encode_log, split_position
 from highway.storage.layout import Layout, check_format, lock_directory
 from highway.storage.log import Log
 from highway.storage.log_recovery import RecoveredLog
 from highway.storage.log_writer import LogWriter
+from highway.storage.medium import check_medium, fit_to_disk
+from highway.storage.poison import WatchedFileSystem, copy_journal, drop_caches
 from highway.storage.pool import Mailbox, Pool, Scheduler
 from highway.storage.recovery import Recovered, recover
+from highway.storage.reserve import Reserve, SpaceGuard
 from highway.storage.retention import Reaper
 from highway.storage.settings import Durability, LogSettings, StorageSettings
 
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from highway.clock import Clock
+    from highway.storage.filesystem import FileSystem
     from highway.storage.meta import Meta
     from highway.storage.report import RecoveryReport
 
@@ -50,12 +56,30 @@ _VERIFY = {"off": VERIFY_OFF, "cache": VERIFY_CACHE, "direct": VERIFY_DIRECT}
 _logger = logging.getLogger(__name__)
 
 
+def _recover(
+    filesystem: WatchedFileSystem,
+    layout: Layout,
+    logs: Sequence[LogSettings],
+    files: Descriptors,
+    clock: Clock,
+    settings: StorageSettings,
+    *,
+    rebuild: bool,
+) -> Recovered:
+    """Return what recovery found; after a failed sync from the medium itself, and with the journal's tail copied."""
+    distrust = filesystem.direct
+    recovered = recover(filesystem, layout, logs, files, clock.now_ms(), rebuild=rebuild, distrust=distrust)
+    if distrust:
+        copy_journal(filesystem, layout, recovered, settings.journal_file_bytes, clock)
+    return recovered
+
+
 class Storage:
     """See the module's text; `open` makes one."""
 
     def __init__(
         self,
-        filesystem: FileSystem,
+        filesystem: WatchedFileSystem,
         layout: Layout,
         lock: int,
         files: Descriptors,
@@ -82,45 +106,75 @@ class Storage:
         self._pool = Pool(self._mailbox, _POOL_THREADS if threads else 0)
         self._cache = BatchCache(settings.cache_bytes)
         self._time = CommitTime(clock, recovered.last_known_ms)
-        flush_bytes = min([log.flush_bytes for log in configured], default=LogSettings("").flush_bytes)
-        self._committer = Committer(scheduler, recovered.meta, recovered.start.next_entry, flush_bytes)
-        self._committer.on_committed = self._committed
-        self._committer.meta_first_entry = recovered.meta_first_entry
-        self._committer.seed_frames(recovered.frames)
+        self._committer = self._make_committer(recovered, scheduler, clock, configured)
         self._journal_files = JournalFiles(filesystem, layout.journal, settings.journal_file_bytes, clock)
-        self._journal_files.adopt(recovered.unused_files)
-        self._journal_files.recycle(split_position(recovered.older_position)[0])
-        self._journal = Journal(
-            filesystem,
+        self._journal = self._make_journal(recovered, configured)
+        self._checkpointer = self._make_checkpointer(recovered, clock)
+        self._reaper = Reaper(filesystem, self._pool, self._checkpointer, self._time, settings.max_bytes)
+        self._reaper.logs = self.logs.values()
+        self._space = SpaceGuard(
+            Reserve(filesystem, layout.reserve, settings.reserve_bytes),
             self._journal_files,
+            self._committer,
+            self._checkpointer,
+            self._reaper,
+            self._pool,
+            scheduler,
+            lambda: self._prepare_spare(self._journal.next_sequence),
+        )
+        self._committer.on_full = self._space.hit
+        self._committer.on_failed = filesystem.mark
+        self._next_log_id = recovered.highest_log_id + 1
+        self._take_logs(recovered, configured)
+        self._update_verify()
+
+    def _make_committer(
+        self, recovered: Recovered, scheduler: Scheduler, clock: Clock, configured: Sequence[LogSettings]
+    ) -> Committer:
+        flush_bytes = min([log.flush_bytes for log in configured], default=LogSettings("").flush_bytes)
+        committer = Committer(scheduler, clock, recovered.meta, recovered.start.next_entry, flush_bytes)
+        committer.max_record_bytes = min(self.settings.max_record_bytes, MAX_FRAME_BYTES)
+        committer.on_committed = self._committed
+        committer.meta_first_entry = recovered.meta_first_entry
+        committer.seed_frames(recovered.frames)
+        return committer
+
+    def _make_journal(self, recovered: Recovered, configured: Sequence[LogSettings]) -> Journal:
+        files = self._journal_files
+        files.distrusted_below = recovered.distrusted_below
+        files.adopt(recovered.unused_files)
+        files.recycle(split_position(recovered.older_position)[0])
+        committer = self._committer
+        journal = Journal(
+            self._filesystem,
+            files,
             recovered.start,
-            file_bytes=settings.journal_file_bytes,
+            file_bytes=self.settings.journal_file_bytes,
             sync_bytes=min([log.sync_bytes for log in configured], default=LogSettings("").sync_bytes),
-            post=lambda commit: self._mailbox.post(self._committer.on_commit, commit),
+            post=lambda commit: self._mailbox.post(committer.on_commit, commit),
             request_spare=self._prepare_spare,
         )
-        self._committer.journal = self._journal
-        self._committer.end_position = self._journal.start_position
-        self._committer.end_frame = recovered.start.frame_sequence
-        self._checkpointer = Checkpointer(
-            filesystem,
-            layout.meta,
+        committer.journal = journal
+        committer.end_position = journal.start_position
+        committer.end_frame = recovered.start.frame_sequence
+        return journal
+
+    def _make_checkpointer(self, recovered: Recovered, clock: Clock) -> Checkpointer:
+        checkpointer = Checkpointer(
+            self._filesystem,
+            self._layout.meta,
             recovered.slots,
             self._journal_files,
             self._committer,
             self._pool,
-            scheduler,
+            self._scheduler,
             clock,
-            settings,
+            self.settings,
         )
-        self._checkpointer.snapshot_entry = recovered.meta_entry
-        self._checkpointer.logs = self.logs.values()
-        self._checkpointer.start_at(self._journal.start_position)
-        self._reaper = Reaper(filesystem, self._pool, self._checkpointer, self._time, settings.max_bytes)
-        self._reaper.logs = self.logs.values()
-        self._next_log_id = recovered.highest_log_id + 1
-        self._take_logs(recovered, configured)
-        self._update_verify()
+        checkpointer.snapshot_entry = recovered.meta_entry
+        checkpointer.logs = self.logs.values()
+        checkpointer.start_at(self._journal.start_position)
+        return checkpointer
 
     @classmethod
     def open(
@@ -137,18 +191,32 @@ class Storage:
     ) -> Storage:
         """Return the storage of a data directory, created or recovered; everything in it that survived is visible.
 
-        DataDirectoryError: in use, of a newer format, not writable, or without a readable checkpoint. CorruptionError:
-        something is damaged and a log has `on_corruption: refuse`. Damage is otherwise in `report`.
+        DataDirectoryError: in use, of a newer format, not writable, on a network file system, or without a readable
+        checkpoint. CorruptionError: something is damaged and a log has `on_corruption: refuse`. Damage is otherwise in
+        `report`. On a full disk it opens, serves readers, and accepts as soon as there is space.
         """
-        filesystem = filesystem or OsFileSystem()
-        started = clock.monotonic()
         layout = Layout(directory)
+        filesystem = WatchedFileSystem(filesystem or OsFileSystem(), layout.poison)
+        settings = settings or StorageSettings()
+        started = clock.monotonic()
+        check_medium(filesystem, directory)
         lock = lock_directory(filesystem, layout, clock)
-        files = Descriptors(filesystem)
+        files = Descriptors(filesystem, descriptor_share())
         storage = None
         try:
+            if filesystem.exists(layout.poison):
+                _logger.error("a sync has failed in %s: everything is read from the medium", directory)
+                drop_caches(filesystem, layout)
+                filesystem.direct = True
             check_format(filesystem, layout)
-            recovered = recover(filesystem, layout, logs, files, clock.now_ms(), rebuild=rebuild)
+            settings = fit_to_disk(settings, filesystem.total_bytes(directory))
+            try:
+                recovered = _recover(filesystem, layout, logs, files, clock, settings, rebuild=rebuild)
+            except OSError as error:
+                if error.errno not in FULL_ERRNOS or not Reserve(filesystem, layout.reserve, 0).give_up():
+                    raise
+                _logger.warning("recovery: %s; RESERVE is given up", error)
+                recovered = _recover(filesystem, layout, logs, files, clock, settings, rebuild=rebuild)
             storage = cls(
                 filesystem,
                 layout,
@@ -157,7 +225,7 @@ class Storage:
                 recovered,
                 scheduler,
                 clock,
-                settings or StorageSettings(),
+                settings,
                 logs,
                 threads=threads,
             )
@@ -207,12 +275,28 @@ class Storage:
         return log
 
     def _start(self, recovered: Recovered) -> None:
-        self._checkpointer.write_first(previous_position=recovered.newest_position)
-        # The slot that was the older one is overwritten, so what only it needed is free.
-        self._journal_files.recycle(split_position(self._checkpointer.previous_position)[0])
+        shortage = self._journal.shortage
+        try:
+            if shortage is not None and recovered.report.new:
+                raise OSError(errno.ENOSPC, shortage.detail)
+            self._checkpointer.write_first(previous_position=recovered.newest_position)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS or recovered.report.new:
+                raise
+            shortage = DiskFullError(f"the checkpoint can't be written: {error}", "free some space")
+        else:
+            # The slot that was the older one is overwritten, so what only it needed is free.
+            self._journal_files.recycle(split_position(self._checkpointer.previous_position)[0])
+            if self._filesystem.direct:
+                self._filesystem.unmark()
+        self._filesystem.direct = False
         if self._threads:
             self._journal.start()
-        self._prepare_spare(recovered.start.file_sequence + 1)
+        if shortage is None:
+            self._space.keep_back()
+            self._prepare_spare(self._journal.next_sequence)
+        else:
+            self._space.hit(shortage)  # nothing is accepted before a checkpoint is durable
         self._scheduler.call_later(self.settings.reaper_interval_ms / 1000, self._reap)
         if any(log.undurable_entry for log in self.logs.values()):
             self._checkpointer.note_commit()
@@ -250,7 +334,7 @@ class Storage:
         """What is called, in the loop thread, with each new fault: `writable` tells whether appends go on.
 
         DiskFullError: refuse publishes until `writable` is True again. DiskFailedError with `writable` False: end the
-        process. CorruptionError, or any other with `writable` True: a log has lost something; say so and go on.
+        process. CorruptionError, or any other with `writable` True: say so and go on.
         """
         return self._committer.on_fault
 
@@ -267,6 +351,11 @@ class Storage:
     def unsynced_bytes(self) -> int:
         """Return the journal bytes that are written and not yet synced."""
         return self._committer.unsynced_bytes
+
+    @property
+    def oldest_unsynced_age_seconds(self) -> float:
+        """Return how long the oldest record that a power cut could take has been waiting; 0 if there is none."""
+        return self._committer.oldest_unsynced_age_s
 
     def put(self, puts: Sequence[tuple[bytes, bytes | None]], durability: Durability = Durability.BALANCED) -> None:
         """Set keys, or delete those whose value is None; all of them survive or none. `after` tells when they do.
@@ -325,7 +414,9 @@ class Storage:
                 log.drain()
 
     def _damaged(self, error: StorageError) -> None:
-        if self.on_fault is not None:
+        if isinstance(error, DiskFullError):
+            self._space.hit(error)
+        elif self.on_fault is not None:
             self.on_fault(error)
 
     def _reap(self) -> None:
@@ -345,25 +436,42 @@ class Storage:
     def close(self) -> None:
         """Commit, drain, and write a checkpoint with the clean flag; then let go of everything.
 
-        Runs in the loop thread and blocks it. After a disk error it closes without the flag: the next open recovers.
+        Runs in the loop thread and blocks it. After a disk error it closes without the flag: the next open recovers. On
+        a full disk it does what there is room for.
         """
         if self.closed:
             return
         committer = self._committer
-        if committer.fault is None:
-            self._drive(lambda: not self._checkpointer.running and not self._reaper.running)
+        self._drive(lambda: not self._checkpointer.running and not self._reaper.running)
+        if committer.stalled:
+            self._write_stalled()
         ended: list[bool] = []
-        if committer.fault is None:
+        if not self._failed:
             self._checkpointer.close(ended.append)
             self._drive(lambda: bool(ended))
         self._checkpointer.closed = True
         self.closed = True
-        if committer.fault is None:
+        if not self._failed:
             committer.fault = StorageError("the storage is closed")
         self._stop_threads()
         self._mailbox.deliver()
         self._files.close()
         self._filesystem.close(self._lock)
+
+    @property
+    def _failed(self) -> bool:
+        """Return whether nothing can be written any more: a full disk may still have room for something."""
+        fault = self._committer.fault
+        return fault is not None and not isinstance(fault, DiskFullError)
+
+    def _write_stalled(self) -> None:
+        """Try once more to write what a full disk held up."""
+        committer = self._committer
+        commits = committer.commits
+        self._space.relieve()
+        self._drive(lambda: committer.commits > commits)
+        if committer.stalled:
+            _logger.error("close: %d B that the full disk had no room for are lost", committer.backlog_bytes)
 
     def _stop_threads(self) -> None:
         self._journal.stop()
@@ -374,7 +482,7 @@ class Storage:
         if not self._threads:
             self.settle()
             return
-        while not done() and self._committer.fault is None:
+        while not done() and not self._failed:
             if not self._mailbox.wait(_CLOSE_PATIENCE_S):
                 _logger.error("close: no answer from the disk for %d s", _CLOSE_PATIENCE_S)
                 return

@@ -12,18 +12,34 @@ import errno
 import fcntl
 import mmap
 import os
+import sys
 from typing import TYPE_CHECKING, Protocol
+
+from highway.errors import CorruptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["DIRECTORY_MODE", "FILE_MODE", "FileSystem", "OsFileSystem", "write_all"]
+__all__ = ["DIRECTORY_MODE", "FILE_MODE", "FileSystem", "OsFileSystem", "read_or_report", "write_all"]
 
 DIRECTORY_MODE = 0o700  # payloads and client ids are nobody else's business
 FILE_MODE = 0o600
 
 _ZEROS = bytes(1024 * 1024)
+# By the number that statfs(2) has for them (linux/magic.h).
+_KINDS = {
+    0x6969: "nfs",
+    0x517B: "smb",
+    0xFE53_4D42: "smb",
+    0xFF53_4D42: "smb",
+    0x0102_1994: "tmpfs",
+    0x8584_58F6: "ramfs",
+    0x794C_7630: "overlayfs",
+    0x0102_1997: "9p",
+    0x6573_5546: "fuse",
+}
+
 _DIRECT_ALIGNMENT = 4096  # O_DIRECT wants buffer, position and length aligned to the logical block; 4 KiB covers all
 
 
@@ -60,8 +76,14 @@ class FileSystem(Protocol):
     def allocate(self, fd: int, length: int) -> None:
         """Write real zeros from the end of the file up to `length`, so that later writes there change no metadata."""
 
+    def preallocate(self, fd: int, length: int) -> None:
+        """Make the file `length` bytes long and the space its own, without writing it where the kernel can do that."""
+
     def read_direct(self, path: Path, length: int, position: int) -> bytes:
         """Return bytes from the medium and not from the page cache, as far as this file system can tell them apart."""
+
+    def drop_cache(self, path: Path) -> None:
+        """Have the kernel forget what it holds of a file and the medium is said to have: later reads ask the medium."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Replace `target` atomically; durable only after `sync_dir` of the directory."""
@@ -93,6 +115,12 @@ class FileSystem(Protocol):
     def free_bytes(self, path: Path) -> int:
         """Return the bytes that this user may still write to the file system of `path`."""
 
+    def total_bytes(self, path: Path) -> int:
+        """Return how large the file system of `path` is."""
+
+    def kind(self, path: Path) -> str:
+        """Return the name of the file system of `path` if its promises differ from a local disk's, otherwise ""."""
+
 
 def write_all(write: Callable[[memoryview, int], int], data: bytes, position: int) -> None:
     """Call `write(rest, position)` until nothing is left: a short write is not an error until the next one says why."""
@@ -103,6 +131,19 @@ def write_all(write: Callable[[memoryview, int], int], data: bytes, position: in
             raise OSError(errno.EIO, "the kernel accepted no byte of a write and gave no reason")
         rest = rest[written:]
         position += written
+
+
+def read_or_report(filesystem: FileSystem, fd: int, path: Path, length: int, position: int) -> bytes:
+    """Return what `pread` does; CorruptionError for bytes that the disk can't read, also at the second try."""
+    try:
+        return filesystem.pread(fd, length, position)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    try:  # A second try costs nothing, and some errors on the way to the disk are passing ones.
+        return filesystem.pread(fd, length, position)
+    except OSError as error:
+        raise CorruptionError(str(path), position, f"the disk can't read it: {error}") from error
 
 
 class OsFileSystem:
@@ -158,6 +199,9 @@ class OsFileSystem:
             self.pwrite(fd, zeros, position)
             position += len(zeros)
 
+    def preallocate(self, fd: int, length: int) -> None:
+        os.posix_fallocate(fd, 0, length)
+
     def read_direct(self, path: Path, length: int, position: int) -> bytes:
         start = position - position % _DIRECT_ALIGNMENT
         span = position + length - start
@@ -172,6 +216,13 @@ class OsFileSystem:
             with mmap.mmap(-1, span) as buffer:  # anonymous memory is page aligned, which O_DIRECT asks for
                 got = os.preadv(fd, [buffer], start)
                 return buffer[position - start : max(position - start, min(got, position - start + length))]
+        finally:
+            os.close(fd)
+
+    def drop_cache(self, path: Path) -> None:
+        fd = self.open(path)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(fd)
 
@@ -228,6 +279,24 @@ class OsFileSystem:
     def free_bytes(self, path: Path) -> int:
         state = os.statvfs(path)
         return state.f_bavail * state.f_frsize
+
+    def total_bytes(self, path: Path) -> int:
+        state = os.statvfs(path)
+        return state.f_blocks * state.f_frsize
+
+    def kind(self, path: Path) -> str:
+        return _KINDS.get(_magic_number(path), "")
+
+
+def _magic_number(path: Path) -> int:
+    """Return `f_type` of statfs(2), which Python's os module doesn't have; 0 where there is none."""
+    if sys.platform != "linux":
+        return 0
+    buffer = (ctypes.c_ulong * 32)()  # the kernel's struct has at most 120 B, and begins with f_type
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.statfs(os.fsencode(path), buffer) != 0:
+        return 0
+    return buffer[0] & 0xFFFF_FFFF
 
 
 def _syncfs(fd: int) -> None:

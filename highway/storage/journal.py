@@ -8,7 +8,7 @@ the next batch gathers in the queue.
 Entries are numbered from 1 across the life of the data directory; "written 7" means that entries 1 to 7 are written.
 
 Owner of each attribute: `queue` is shared (append in the loop, popleft in the journal thread; both are atomic),
-`wanted_*` and `verify` are set by the loop and read by the journal thread, all others belong to the journal thread.
+`wanted_*`, `verify` and `lean` are set by the loop and read by the journal thread, all others belong to the journal thread.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from crc32c import crc32c
 
 from highway.errors import DiskFailedError, DiskFullError, StorageError
+from highway.storage.journal_files import JournalFile
 from highway.storage.journal_format import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -34,15 +35,18 @@ from highway.storage.journal_format import (
 from highway.storage.records import RecordBatch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from highway.storage.filesystem import FileSystem
-    from highway.storage.journal_files import JournalFile, JournalFiles
+    from highway.storage.journal_files import JournalFiles
 
 __all__ = ["FULL_ERRNOS", "VERIFY_CACHE", "VERIFY_DIRECT", "VERIFY_OFF", "Commit", "Item", "Journal", "JournalStart"]
 
 VERIFY_OFF, VERIFY_CACHE, VERIFY_DIRECT = range(3)
 
-# What the journal does about these is wait for space; after any other error of a write nothing can be trusted.
-FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# What there isn't enough of now may be there later: space, descriptors, memory. Nothing has been written then. After any
+# other error of a write nothing can be trusted.
+FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 # A frame larger than this only makes the first waiter in it wait longer; a single larger record is still one frame.
 _MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -107,7 +111,11 @@ class Journal:
         self._sleeping = False
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._file: JournalFile = files.take(start.file_sequence)
+        self.lean = (
+            False  # set by the loop while the disk is full: files aren't filled with zeros ahead of their frames
+        )
+        self.shortage: DiskFullError | None = None  # why the first file isn't there, or isn't as it should be
+        self._file = self._first_file(start.file_sequence)
         self._offset = FILE_HEADER_BYTES
         self._frame_sequence = start.frame_sequence
         self._written = self._synced = self._posted_written = start.next_entry - 1
@@ -118,12 +126,37 @@ class Journal:
         self._retrying = False  # they are to be tried again
         self._dead = False
 
+    def _first_file(self, sequence: int) -> JournalFile:
+        """Return the file to begin with. On a full disk one without zeros, or none (fd -1) until there is space."""
+        try:
+            return self._files.take(sequence)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            self.shortage = _disk_full(error)
+        try:
+            return self._files.take(sequence, lean=True)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            return JournalFile(sequence, self._files.path(sequence), -1, 0)
+
     # Loop thread.
+
+    @property
+    def directory(self) -> Path:
+        """Return where its files are."""
+        return self._files.directory
 
     @property
     def start_position(self) -> int:
         """Return where the first frame after open will be; to be asked before the first round."""
         return make_position(self._file.sequence, self._offset)
+
+    @property
+    def next_sequence(self) -> int:
+        """Return the sequence number of the file after the one that is written now."""
+        return self._file.sequence + 1
 
     def want_written(self, entry: int) -> None:
         """Ask for everything up to `entry` to be written."""
@@ -167,8 +200,10 @@ class Journal:
     @property
     def idle(self) -> bool:
         """Return whether everything that is wanted has been done, as far as it can be now."""
-        if self._dead or (self._stuck and not self._retrying):
+        if self._dead:
             return True
+        if self._stuck and not self._retrying:
+            return not self._unsynced_bytes or self.wanted_synced <= self._synced
         return self.wanted_written <= self._written and self.wanted_synced <= self._synced
 
     @property
@@ -188,12 +223,14 @@ class Journal:
                 self._die(DiskFailedError(f"the journal thread failed: {error!r}"))
 
     def run_once(self) -> None:
-        """Do one round: write what is queued as one frame, and sync if that is wanted or due."""
+        """Do one round: write what is queued as one frame, and sync if that is wanted or due.
+
+        While a full disk holds up what was drained, and until `retry`, only what is written is synced.
+        """
         if self._dead:
             return
-        self._retrying = False
         wanted_synced = self.wanted_synced
-        items, self._stuck = (self._stuck, []) if self._stuck else (self._drain(), [])
+        items = self._next_items()
         position = -1
         record_bytes = 0
         if items:
@@ -205,9 +242,13 @@ class Journal:
             except OSError as error:
                 self._write_failed(items, error)
                 return
-        due = self._unsynced_bytes >= self._sync_bytes or (
-            wanted_synced > self._synced and (self._written >= wanted_synced or not self.queue)
-        )
+        due = wanted_synced > self._synced
+        if self._stuck:
+            due = due and self._unsynced_bytes > 0
+        else:
+            due = (
+                due and (self._written >= wanted_synced or not self.queue)
+            ) or self._unsynced_bytes >= self._sync_bytes
         if not due:
             if position >= 0:
                 self._commit(position, record_bytes)
@@ -222,6 +263,15 @@ class Journal:
             self._die(error)
             return
         self._commit(position, record_bytes)
+
+    def _next_items(self) -> list[Item]:
+        retrying, self._retrying = self._retrying, False
+        if not self._stuck:
+            return self._drain()
+        if not retrying:
+            return []
+        items, self._stuck = self._stuck, []
+        return items
 
     def _drain(self) -> list[Item]:
         items: list[Item] = []
@@ -253,6 +303,8 @@ class Journal:
                 entries += len(extra)
         body = b"".join(parts)
         length = FRAME_HEADER_BYTES + len(body)
+        if self._file.fd < 0:
+            self._file = self._files.take(self._file.sequence, lean=self.lean)
         if self._offset + length > self._file_bytes and self._offset > FILE_HEADER_BYTES:
             self._roll()
         header = encode_frame_header(
@@ -271,7 +323,7 @@ class Journal:
     def _roll(self) -> None:
         """Go on in the next file. The old one is synced first, so frames never outlive the ones before them."""
         self._sync()
-        following = self._files.take(self._file.sequence + 1)
+        following = self._files.take(self._file.sequence + 1, lean=self.lean)
         self._filesystem.close(self._file.fd)
         self._file = following
         self._offset = FILE_HEADER_BYTES
@@ -304,7 +356,7 @@ class Journal:
     def _write_failed(self, items: list[Item], error: OSError) -> None:
         if error.errno in FULL_ERRNOS:
             self._stuck = items
-            self._post(self._state(-1, 0, DiskFullError(f"{self._file.path}: {error}", "free some space")))
+            self._post(self._state(-1, 0, _disk_full(error)))
         else:
             self._die(DiskFailedError(f"{self._file.path}: {error}", _DISK_HINT))
 
@@ -328,6 +380,10 @@ class Journal:
             self._unsynced_bytes,
             error,
         )
+
+
+def _disk_full(error: OSError) -> DiskFullError:
+    return DiskFullError(f"the journal can't be written: {error}", "free some space")
 
 
 _DISK_HINT = "what was written since the last good sync may be lost; check the disk, then start again"

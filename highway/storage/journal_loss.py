@@ -20,6 +20,7 @@ from highway.storage.journal_format import (
     decode_entries,
 )
 from highway.storage.records import RECORD_HEAD_BYTES, RecordBatch
+from highway.storage.scan import read_salvaged
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -69,8 +70,8 @@ def read_lost(filesystem: FileSystem, lost: LostFrames) -> bytes:
         return b""
     try:
         if lost.length >= 0:
-            return filesystem.pread(fd, lost.length, lost.offset)
-        data = filesystem.pread(fd, max(filesystem.size(fd) - lost.offset, 0), lost.offset)
+            return read_salvaged(filesystem, fd, lost.path, lost.length, lost.offset)
+        data = read_salvaged(filesystem, fd, lost.path, max(filesystem.size(fd) - lost.offset, 0), lost.offset)
         length = FRAME_HEADER_BYTES + int.from_bytes(data[4:8], "big")  # perhaps: the header may be what is damaged
         return data[: max(length, len(data.rstrip(b"\0")))]
     finally:

@@ -27,20 +27,24 @@ from highway.storage.journal_format import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     FrameHeader,
+    RecordsEntry,
+    decode_entries,
     make_position,
     parse_file_header,
     parse_frame_header,
     split_position,
 )
 from highway.storage.journal_loss import LostFrames
+from highway.storage.scan import read_salvaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from highway.storage.filesystem import FileSystem
+    from highway.storage.records import RecordBatch
 
-__all__ = ["FoundFrame", "JournalScan", "TornTail", "read_frames", "scan_journal"]
+__all__ = ["FoundFrame", "JournalScan", "TornTail", "read_batches", "read_frames", "scan_journal"]
 
 
 class FoundFrame(NamedTuple):
@@ -120,7 +124,7 @@ def read_frames(filesystem: FileSystem, scan: JournalScan) -> Iterator[tuple[Fou
                 path = frame.path
                 fd = filesystem.open(path)
             offset = split_position(frame.position)[1] + FRAME_HEADER_BYTES
-            body = filesystem.pread(fd, frame.header.length, offset)
+            body = read_salvaged(filesystem, fd, path, frame.header.length, offset)
             if crc32c(body, frame.header.header_crc) == frame.header.body_crc:
                 yield frame, body
             else:
@@ -129,6 +133,52 @@ def read_frames(filesystem: FileSystem, scan: JournalScan) -> Iterator[tuple[Fou
     finally:
         if fd >= 0:
             filesystem.close(fd)
+
+
+def read_batches(
+    filesystem: FileSystem, directory: Path, start_position: int, end_position: int, log_id: int
+) -> list[RecordBatch]:
+    """Return what was appended to a log between two positions, at the first of which a frame begins; for a broker that
+    runs and knows that all of it is written. CorruptionError for a frame that can't be read.
+    """
+    batches: list[RecordBatch] = []
+    for path, _, body in _frames_between(filesystem, directory, start_position, end_position):
+        entries = decode_entries(body, str(path))
+        batches += [entry.batch for entry in entries if isinstance(entry, RecordsEntry) and entry.log_id == log_id]
+    return batches
+
+
+def _frames_between(
+    filesystem: FileSystem, directory: Path, start_position: int, end_position: int
+) -> Iterator[tuple[Path, FrameHeader, bytes]]:
+    """Yield (file, header, body) of the frames from one position up to another, all of which are known to be good."""
+    start_sequence, offset = split_position(start_position)
+    end_sequence, end_offset = split_position(end_position)
+    for sequence, path in list_journal(filesystem, directory):
+        if start_sequence <= sequence <= end_sequence:
+            end = end_offset if sequence == end_sequence else -1
+            yield from _file_frames(filesystem, path, offset if sequence == start_sequence else FILE_HEADER_BYTES, end)
+
+
+def _file_frames(
+    filesystem: FileSystem, path: Path, offset: int, end: int
+) -> Iterator[tuple[Path, FrameHeader, bytes]]:
+    """Yield the frames of one file up to `end`; with -1 up to where no frame follows any more."""
+    fd = filesystem.open(path)
+    try:
+        header = parse_file_header(filesystem.pread(fd, FILE_HEADER_BYTES, 0), str(path))
+        while offset != end:
+            head = filesystem.pread(fd, FRAME_HEADER_BYTES, offset)
+            frame = parse_frame_header(head, 0, header.salt)
+            if frame is None and end < 0:
+                return
+            body = b"" if frame is None else filesystem.pread(fd, frame.length, offset + FRAME_HEADER_BYTES)
+            if frame is None or crc32c(body, frame.header_crc) != frame.body_crc:
+                raise CorruptionError(str(path), offset, "a journal frame that was written can't be read any more")
+            yield path, frame, body
+            offset += FRAME_HEADER_BYTES + frame.length
+    finally:
+        filesystem.close(fd)
 
 
 def _scan_file(
@@ -142,7 +192,7 @@ def _scan_file(
     """Yield the valid frames of one file; note in `torn_ends` where a frame with a valid header but no body ends."""
     fd = filesystem.open(path)
     try:
-        data = filesystem.pread(fd, filesystem.size(fd), 0)
+        data = read_salvaged(filesystem, fd, path, filesystem.size(fd), 0)
     finally:
         filesystem.close(fd)
     try:

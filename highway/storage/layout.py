@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -33,16 +34,23 @@ _logger = logging.getLogger(__name__)
 class Layout:
     """The paths of one data directory."""
 
-    __slots__ = ("directory", "format", "journal", "lock", "logs", "meta", "quarantine")
+    __slots__ = ("directory", "format", "journal", "lock", "logs", "meta", "poison", "quarantine", "reserve")
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.lock = directory / "LOCK"
         self.format = directory / "FORMAT"
+        self.poison = directory / "POISON"
+        self.reserve = directory / "RESERVE"
         self.journal = directory / "journal"
         self.meta = directory / "meta"
         self.logs = directory / "logs"
         self.quarantine = directory / "quarantine"
+
+    @property
+    def checkpoints(self) -> tuple[Path, Path]:
+        """Return the two slots."""
+        return self.directory / "CHECKPOINT.a", self.directory / "CHECKPOINT.b"
 
     def log_directory(self, name: str, log_uuid: bytes) -> Path:
         """Return where the log's segments are: its name percent-encoded, never a raw topic, and part of its uuid."""
@@ -57,7 +65,9 @@ def lock_directory(filesystem: FileSystem, layout: Layout, clock: Clock) -> int:
     try:
         if not filesystem.exists(layout.directory):
             filesystem.mkdir(layout.directory)
-            filesystem.sync_dir(layout.directory.parent)
+        if not filesystem.exists(layout.format):  # a first open that was interrupted may have left the name unsynced
+            with contextlib.suppress(PermissionError):  # somebody else has made it, who may look into the parent
+                filesystem.sync_dir(layout.directory.parent)
         fd = filesystem.lock(layout.lock)
     except BlockingIOError:
         raise DirectoryInUseError(f"{layout.directory}: {_holder(filesystem, layout)}", "stop it first") from None
@@ -88,8 +98,9 @@ def check_format(filesystem: FileSystem, layout: Layout) -> None:
                 raise DataDirectoryError(f"{layout.directory}: FORMAT is missing and {path.name}/ isn't empty")
         replace_file(filesystem, layout.format, encode_format())
     filesystem.sync_dir(layout.directory)
-    data = read_file(filesystem, layout.format)
+    data = b""
     try:
+        data = read_file(filesystem, layout.format)
         written, needed = parse_format(data, str(layout.format))
     except CorruptionError as error:
         if not CheckpointSlots(filesystem, layout.directory).load():
@@ -133,7 +144,7 @@ def _holder(filesystem: FileSystem, layout: Layout) -> str:
     try:
         holder = json.loads(read_file(filesystem, layout.lock))
         return f"in use by pid {int(holder['pid'])}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, CorruptionError):
         return "in use by another process"
 
 

@@ -25,13 +25,15 @@ from collections import deque
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from highway.errors import DiskFailedError, DiskFullError, StorageError
+from highway.errors import DiskFailedError, DiskFullError, RecordTooLargeError
 from highway.storage.checkpoint import NO_SEGMENT, LogState, encode_log_state
 from highway.storage.commit_time import FAR_MS
+from highway.storage.format import MAX_FRAME_BYTES
 from highway.storage.journal import FULL_ERRNOS
 from highway.storage.journal_format import encode_reserve
 from highway.storage.log_view import LogView
-from highway.storage.records import MAX_DELTA_MS, RecordBatch
+from highway.storage.records import MAX_DELTA_MS, RecordBatch, record_lengths
+from highway.storage.rewriting import JournalRange, Rewritten, fits_behind
 from highway.storage.settings import Durability, LogSettings
 
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ __all__ = ["RESERVATION_BLOCK", "Log"]
 RESERVATION_BLOCK = 65_536  # offsets
 _MAX_BLOCKS = 64
 _SHORT_BLOCK_MS = 1000  # a reservation used up in less doubles the next one
-_MAX_FRAME_RECORDS = 65_536  # a reader decodes a frame as a whole
 _NEVER = 1 << 62
+_MAX_FAILURES = 3  # a disk that fails more often in a row is given up
 _BASE_AGE_MS = 1000  # a base time serves this long, so that not every drain splits the batches behind it
 
 _logger = logging.getLogger(__name__)
@@ -69,6 +71,7 @@ class Log(LogView):
         "_durability",
         "_durable",
         "_entries",
+        "_failures",
         "_flush_done",
         "_flush_target",
         "_job_bytes",
@@ -83,7 +86,6 @@ class Log(LogView):
         "_touched",
         "_undurable_entry",
         "epoch",
-        "failed",
         "on_visible",
         "settings",
         "tail_bytes",
@@ -106,7 +108,6 @@ class Log(LogView):
         self.settings = settings
         self.epoch = state.epoch
         self.on_visible: Callable[[], None] | None = None
-        self.failed: StorageError | None = None  # its segments can't be written any more
         self.tail_bytes = 0
         self._committer = committer
         self._durability = settings.durability
@@ -129,6 +130,7 @@ class Log(LogView):
         self._reserve_at = _NEVER if self._durability == Durability.SAFE else self._ceiling
         self._flush_done: Callable[[], None] | None = None
         self._flush_target = 0
+        self._failures = 0  # of jobs on segments, one after the other, that weren't about space
 
     # Appending.
 
@@ -157,11 +159,14 @@ class Log(LogView):
         """Append `count` encoded records that carry the last `delta_ms()`; return the offset of the first.
 
         `puts` change Meta in the same journal frame: both or neither survive. `durability` can only raise the log's.
-        StorageError, and nothing accepted, while the disk is full or has failed.
+        StorageError, and nothing accepted, while the disk is full or has failed; RecordTooLargeError for what no frame
+        takes, or a record above the limit.
         """
         committer = self._committer
         if committer.fault is not None:
             raise committer.fault
+        if len(data) > committer.max_record_bytes:
+            self._refuse_large(data)
         if not self._base_ms:
             self.delta_ms()
         base = self.log_end_offset
@@ -185,7 +190,7 @@ class Log(LogView):
             self._undurable_entry = entry
         if not self._touched:
             self._touched = True
-            committer.touched.append(self)
+            committer.touch(self)
         if end > self._reserve_at:
             self._reserve(end)
         level = self._durability
@@ -200,6 +205,15 @@ class Log(LogView):
         if self.on_visible is not None:
             self.on_visible()
         return base
+
+    def _refuse_large(self, data: bytes) -> None:
+        """Raise RecordTooLargeError if one of many records is above the limit, or all of them together."""
+        limit = self._committer.max_record_bytes
+        if len(data) > MAX_FRAME_BYTES:
+            raise RecordTooLargeError(f"log {self.name}: {len(data)} B in one append; a frame holds {MAX_FRAME_BYTES}")
+        for length in record_lengths(data):
+            if length > limit:
+                raise RecordTooLargeError(f"log {self.name}: a record of {length} B; the limit is {limit}")
 
     def _owe(self, level: int, entry: int) -> None:
         """Ask the journal for what `entry` needs: now, or by a timer."""
@@ -282,7 +296,7 @@ class Log(LogView):
 
     def drain(self, limit: int | None = None) -> bool:
         """Write a frame of what may be drained, about `flush_bytes` of it; return whether a job was started."""
-        if self.writer.busy or self.failed is not None:
+        if self.writer.busy or self.writer.suspect:
             return False
         count, size = self._drainable(self.settings.flush_bytes if limit is None else limit)
         if not count:
@@ -304,12 +318,7 @@ class Log(LogView):
         size = 0
         for index in range(usable):
             batch = tail[index]
-            if index and (
-                size >= limit
-                or batch.base_ms != tail[0].base_ms
-                or batch.base_offset != tail[index - 1].end_offset
-                or batch.end_offset - tail[0].base_offset > _MAX_FRAME_RECORDS
-            ):
+            if index and not fits_behind(tail[0], tail[index - 1], batch, size, limit):
                 return index, size
             size += len(batch.data)
         return usable, size
@@ -319,12 +328,13 @@ class Log(LogView):
         self._job_count = self._job_bytes = 0
         if isinstance(outcome, Exception):
             self._segment_failed(outcome)
-            self._end_flush()
+            if not self.writer.busy:
+                self._end_flush()
             return
+        self._failures = 0
         self._drained_end = self._tail[count - 1].end_offset
         self._drained_entry = self._entries[count - 1]
-        if outcome.rolled:
-            self._rolled(outcome.segment)
+        self._take_active(outcome.segment)
         del self._tail[:count], self._entries[:count]
         self.tail_bytes -= size
         self._committer.tail_bytes -= size
@@ -335,16 +345,19 @@ class Log(LogView):
         elif self.tail_bytes >= self.settings.flush_bytes:
             self.drain()
 
-    def _rolled(self, segment: Segment) -> None:
-        """Take a new active segment: rolling has made everything before it durable."""
-        self.writer.segments.append(segment)
+    def _take_active(self, segment: Segment) -> None:
+        """Take the active segment, new or not: rolling to a new one has made everything before it durable."""
+        segments = self.writer.segments
+        if segments and segments[-1] is segment:
+            return
+        segments.append(segment)
         self._durable = (segment.base_offset, segment.durable_length, max(self._durable[2], segment.base_offset))
         self._state_bytes = None
 
     def roll(self, done: Callable[[], None]) -> bool:
         """Begin a new active segment, if the active one holds anything; return whether a job was started."""
         segments = self.writer.segments
-        if self.writer.busy or self.failed is not None or self._tail or not segments:
+        if self.writer.busy or self.writer.suspect or self._tail or not segments:
             return False
         if segments[-1].next_offset == segments[-1].base_offset:
             return False
@@ -354,7 +367,7 @@ class Log(LogView):
                 self._segment_failed(outcome)
             else:
                 self._undurable_entry = self._entries[0] if self._entries else 0
-                self._rolled(outcome)
+                self._take_active(outcome)
             if self._flush_done is not None:
                 self._continue_flush()
             done()
@@ -364,8 +377,8 @@ class Log(LogView):
 
     @property
     def unsynced(self) -> bool:
-        """Return whether a segment has frames that a checkpoint must sync."""
-        return bool(self._undurable_entry) and self._drained_end > self._durable[2]
+        """Return whether a segment has frames that a checkpoint must sync, or has to be written anew."""
+        return (bool(self._undurable_entry) and self._drained_end > self._durable[2]) or self.writer.suspect
 
     def flush(self, done: Callable[[], None], *, everything: bool) -> None:
         """Make durable in segments what is in them, or with `everything` what can be drained now too; then call `done`.
@@ -380,37 +393,83 @@ class Log(LogView):
     def _continue_flush(self) -> None:
         if self.writer.busy:
             return
+        if self.writer.suspect:
+            self._rewrite()
+            return
         if self._drained_end < self._flush_target and self.drain():
             return
-        if not self.unsynced or self.failed is not None:
+        if not self.unsynced:
             self._end_flush()
             return
         end = self._drained_end
 
         def synced(outcome: Synced | Exception) -> None:
             if isinstance(outcome, Exception):
-                self._segment_failed(outcome, sync=True)
+                self._segment_failed(outcome)
+                if self.writer.busy:
+                    return  # the segment is being written anew, and the flush ends with that
             elif outcome.segment is not None:
-                self._durable = (outcome.segment.base_offset, outcome.length, end)
-                self._undurable_entry = self._entries[0] if self._entries else 0
-                self._state_bytes = None
+                self._take_active(outcome.segment)
+                self._now_durable(outcome.segment, outcome.length, end)
             self._end_flush()
 
         self.writer.sync(synced)
+
+    def _now_durable(self, segment: Segment, length: int, end: int) -> None:
+        """Note that everything below offset `end` is durable in segments: the last of it below `length` of the active."""
+        self._failures = 0
+        self._durable = (segment.base_offset, length, end)
+        self._undurable_entry = self._entries[0] if self._entries else 0
+        self._state_bytes = None
 
     def _end_flush(self) -> None:
         done, self._flush_done = self._flush_done, None
         if done is not None:
             done()
 
-    def _segment_failed(self, error: Exception, *, sync: bool = False) -> None:
-        """Keep the tail after a failed write. Only a full disk is tried again; the journal still has the records."""
-        if isinstance(error, OSError) and error.errno in FULL_ERRNOS and not sync:
+    def _segment_failed(self, error: Exception) -> None:
+        """Keep the tail after a job that failed: it is tried again, and the journal has the records until it succeeds.
+
+        A segment whose sync failed is written anew at once. When that fails as well, again and again, the disk is not
+        to be trusted with anything.
+        """
+        if isinstance(error, OSError) and error.errno in FULL_ERRNOS and not self.writer.suspect:
             _logger.warning("log %s: the segment can't be written: %s", self.name, error)
             self._tell(DiskFullError(f"log {self.name}: {error}", "free some space"))
             return
-        self.failed = DiskFailedError(f"log {self.name}: its segments can't be written any more: {error!r}")
-        self._tell(self.failed)
+        self._failures += 1
+        failed = DiskFailedError(f"log {self.name}: its segment can't be written: {error!r}")
+        if self._failures >= _MAX_FAILURES:
+            self._committer.fail(failed)
+            return
+        self._tell(failed)
+        if self.writer.suspect and self._failures == 1:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Have the active segment written anew, from its durable part and the journal; a flush goes on behind that."""
+        committer = self._committer
+        end = self._drained_end
+        start = committer.frame_of(self._undurable_entry)[0] if self._undurable_entry else committer.end_position
+        directory = committer.journal.directory
+        source = JournalRange(directory, start, committer.end_position, self.log_id, end, self.gaps)
+
+        def rewritten(outcome: Rewritten | Exception) -> None:
+            error = outcome if isinstance(outcome, Exception) else outcome.error
+            if isinstance(outcome, Rewritten):
+                self.writer.segments[-1] = outcome.segment
+            if error is not None:
+                self._segment_failed(error)
+                if not self.writer.busy:
+                    self._end_flush()
+                return
+            segment = self.writer.segments[-1]
+            self._now_durable(segment, segment.durable_length, end)
+            _logger.warning("log %s: %s is written anew", self.name, segment.path)
+            if self._flush_done is not None:
+                self._continue_flush()
+
+        self.writer.rewrite(source, rewritten)
 
     # For Storage.
 

@@ -15,7 +15,6 @@ from highway.errors import CorruptionError
 from highway.storage.checkpoint import NO_SEGMENT, Gap, LogState
 from highway.storage.format import SEGMENT_HEADER_BYTES
 from highway.storage.gaps import CORRUPTION, UNCLEAN_STOP, add_gap
-from highway.storage.records import RecordBatch
 from highway.storage.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, Segment, segment_path
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from highway.storage.descriptors import Descriptors
     from highway.storage.quarantine import Quarantine
+    from highway.storage.records import RecordBatch
     from highway.storage.report import RecoveryReport
     from highway.storage.scan import ScanResult
 
@@ -57,7 +57,7 @@ class RecoveredLog:
         if batch.base_offset < self.end:
             if batch.end_offset <= self.end:
                 return
-            batch = _without_head(batch, self.end - batch.base_offset)
+            batch = batch.without_head(self.end - batch.base_offset)
         if batch.base_offset > self.end:
             # An unclean open made the log go on exactly at its reserved ceiling.
             reason = UNCLEAN_STOP if batch.base_offset == self.state.ceiling else CORRUPTION
@@ -96,16 +96,6 @@ class RecoveredLog:
         state.active_base = NO_SEGMENT if active is None else active.base_offset
         state.durable_length = 0 if active is None else active.durable_length
         state.durable_end = self.segment_end
-
-
-def _without_head(batch: RecordBatch, skipped: int) -> RecordBatch:
-    """Return a batch without its first records."""
-    position = 0
-    for _ in range(skipped):
-        position += 4 + int.from_bytes(batch.data[position : position + 4], "big")
-    return RecordBatch(
-        batch.base_offset + skipped, batch.count - skipped, batch.base_ms, batch.last_ms, batch.data[position:]
-    )
 
 
 def list_segments(names: list[str]) -> list[int]:
@@ -156,7 +146,7 @@ def sync_segments(logs: Collection[RecoveredLog], files: Descriptors, logs_direc
     if len(unsynced) + len(unnamed) > _MANY:
         filesystem.syncfs(logs_directory)
         for segment in unsynced:
-            segment.mark_durable(segment.length)
+            segment.mark_durable(segment.length, segment.next_offset)
         return
     for path in unnamed:
         with files.use(path) as fd:

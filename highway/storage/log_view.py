@@ -18,6 +18,8 @@ from highway.storage.log_reader import Loaded, Lost, find_time, load_at, load_be
 from highway.storage.records import Record, RecordBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from highway.storage.cache import BatchCache
     from highway.storage.checkpoint import LogState
     from highway.storage.commit_time import CommitTime
@@ -105,7 +107,15 @@ class LogView:
             self._pool.submit(lambda: in_memory, lambda outcome: self._loaded(offset, end, outcome))
             return
         segments = self._segments_from(offset)
-        self._pool.submit(lambda: load_at(segments, offset, end), lambda outcome: self._loaded(offset, end, outcome))
+
+        def loaded(outcome: Loaded | Exception) -> None:
+            if _replaced(segments):
+                for callback in self._loading.pop(offset):
+                    self.load(offset, callback)
+            else:
+                self._loaded(offset, end, outcome)
+
+        self._pool.submit(lambda: load_at(segments, offset, end), loaded)
 
     def _skip(self, offset: int) -> int:
         """Return where reading from `offset` may find something: behind the log start and known damage."""
@@ -174,6 +184,9 @@ class LogView:
         end = self._drained_end
 
         def loaded(outcome: Loaded | Exception) -> None:
+            if _replaced(segments):
+                self.load_before(offset, done)
+                return
             if isinstance(outcome, Exception):
                 done(outcome if isinstance(outcome, StorageError) else StorageError(f"log {self.name}: {outcome!r}"))
                 return
@@ -195,6 +208,9 @@ class LogView:
         segments = list(self.writer.segments)
 
         def found(outcome: int | Exception | None) -> None:
+            if _replaced(segments):
+                self.offset_at(timestamp_ms, done)
+                return
             if isinstance(outcome, Exception):
                 done(outcome if isinstance(outcome, StorageError) else StorageError(f"log {self.name}: {outcome!r}"))
                 return
@@ -244,3 +260,8 @@ class LogView:
     def _tell(self, error: StorageError) -> None:
         if self.on_damage is not None:
             self.on_damage(error)
+
+
+def _replaced(segments: Sequence[Segment]) -> bool:
+    """Return whether a file may have been replaced while it was read: then what was found means nothing."""
+    return any(segment.stale for segment in segments)

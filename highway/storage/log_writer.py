@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from highway.storage.format import CODECS
 from highway.storage.records import RecordBatch
+from highway.storage.rewriting import JournalRange, Rewritten, rewrite
 from highway.storage.segment import Segment, segment_path
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ class Written(NamedTuple):
     """What a write job did."""
 
     batch: RecordBatch  # all records of the frame, joined
-    segment: Segment
-    rolled: bool
+    segment: Segment  # a new one if it had to roll, now or in an earlier job that failed after that
 
 
 class Synced(NamedTuple):
@@ -98,6 +98,15 @@ class LogWriter:
         """Make everything written durable."""
         self._submit(self._sync, done)
 
+    @property
+    def suspect(self) -> bool:
+        """Return whether a sync of the active segment has failed, so that it has to be written anew; while not `busy`."""
+        return self._active is not None and self._active.suspect
+
+    def rewrite(self, source: JournalRange, done: Callable[[Rewritten | Exception], None]) -> None:
+        """Write the active segment anew."""
+        self._submit(lambda: self._rewrite(source), done)
+
     def _submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         self.busy = True
 
@@ -129,7 +138,7 @@ class LogWriter:
             level=self.settings.compression_level,
         )
         batch = first if len(batches) == 1 else RecordBatch(first.base_offset, count, first.base_ms, last.last_ms, data)
-        return Written(batch, active, active is not before)
+        return Written(batch, active)
 
     def _is_full(self, active: Segment, now_ms: int) -> bool:
         if active.length >= self.settings.segment_bytes:
@@ -157,6 +166,12 @@ class LogWriter:
             created_ms=now_ms,
         )
         return self._active
+
+    def _rewrite(self, source: JournalRange) -> Rewritten:
+        assert self._active is not None
+        rewritten = rewrite(self._active, self._files, source, self.settings, self.epoch)
+        self._active = rewritten.segment
+        return rewritten
 
     def _make_directory(self) -> None:
         filesystem = self._files.filesystem

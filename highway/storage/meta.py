@@ -16,6 +16,7 @@ be read from again once the journal has been recycled.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from highway.errors import CorruptionError
+from highway.storage.filesystem import read_or_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -153,10 +155,10 @@ def load_snapshot(filesystem: FileSystem, path: Path) -> tuple[int, dict[bytes, 
 
 
 def read_file(filesystem: FileSystem, path: Path) -> bytes:
-    """Return all of a small file."""
+    """Return all of a small file; CorruptionError if the disk can't read it."""
     fd = filesystem.open(path)
     try:
-        return filesystem.pread(fd, filesystem.size(fd), 0)
+        return read_or_report(filesystem, fd, path, filesystem.size(fd), 0)
     finally:
         filesystem.close(fd)
 
@@ -168,9 +170,14 @@ def replace_file(filesystem: FileSystem, path: Path, data: bytes) -> None:
         filesystem.unlink(temporary)
     fd = filesystem.open(temporary, create=True)
     try:
-        filesystem.pwrite(fd, data, 0)
-        filesystem.fsync(fd)
-    finally:
-        filesystem.close(fd)
-    filesystem.rename(temporary, path)
+        try:
+            filesystem.pwrite(fd, data, 0)
+            filesystem.fsync(fd)
+        finally:
+            filesystem.close(fd)
+        filesystem.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            filesystem.unlink(temporary)  # on a full disk even half of it is missing elsewhere
+        raise
     filesystem.sync_dir(path.parent)

@@ -97,6 +97,12 @@ class OverlayFileSystem:
         if length > self.size(fd):
             self.truncate(fd, length)
 
+    def preallocate(self, fd: int, length: int) -> None:
+        self.allocate(fd, length)
+
+    def drop_cache(self, path: Path) -> None:
+        """Do nothing: a look changes nothing for the broker beside it."""
+
     def read_direct(self, path: Path, length: int, position: int) -> bytes:
         fd = self.open(path)
         try:
@@ -149,6 +155,12 @@ class OverlayFileSystem:
 
     def free_bytes(self, path: Path) -> int:
         return self._below.free_bytes(path)
+
+    def total_bytes(self, path: Path) -> int:
+        return self._below.total_bytes(path)
+
+    def kind(self, path: Path) -> str:
+        return self._below.kind(path)
 
     def _node(self, path: Path) -> _Node:
         """Return the file of that name; FileNotFoundError for one that is gone here."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from highway.errors import CorruptionError
 from highway.storage.meta import read_file
 
 if TYPE_CHECKING:
@@ -35,8 +37,9 @@ class Quarantine:
         """
         target = self._directory / f"{path.parent.name}-{path.name}-{position}"
         if self._filesystem.exists(target):
-            if read_file(self._filesystem, target) == data:
-                return True
+            with contextlib.suppress(OSError, CorruptionError):
+                if read_file(self._filesystem, target) == data:
+                    return True
             target = target.with_name(f"{target.name}-{len(self._filesystem.listdir(self._directory))}")
         if not data:
             return True
@@ -53,6 +56,8 @@ class Quarantine:
             self._filesystem.sync_dir(self._directory)
         except OSError as error:
             _logger.warning("%s: a copy of %d B cut at byte %d can't be kept: %s", path, len(data), position, error)
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(target)  # half of it is no evidence, and takes space
             return False
         return True
 

@@ -16,7 +16,7 @@ that the broker maps over payload lengths, and decoding reuses what consecutive 
 from __future__ import annotations
 
 import struct
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from highway.errors import CorruptionError
@@ -37,6 +37,7 @@ __all__ = [
     "RecordHeads",
     "decode_records",
     "encode_records",
+    "record_lengths",
 ]
 
 FLAG_QOS_MASK = 0b0000_0011
@@ -200,6 +201,15 @@ def _decode_v2(data: bytes, position: int, offset: int, where: str) -> tuple[Rec
     return (offset, 0, timestamp_ms, data[cursor:time_at], b"", data[payload_at:next_position]), next_position
 
 
+def record_lengths(data: bytes) -> Iterator[int]:
+    """Yield how many bytes each of the joined records in `data` takes, with its length field."""
+    position = 0
+    while position < len(data):
+        length = _LENGTH_BYTES + int.from_bytes(data[position : position + _LENGTH_BYTES], "big")
+        yield length
+        position += length
+
+
 class RecordBatch:
     """Records that travel together in memory: one append, several appends of a tail, or one frame read back.
 
@@ -235,6 +245,13 @@ class RecordBatch:
     def record_at(self, offset: int) -> Record:
         """Return one record; the caller has checked that `offset` is in the batch."""
         return self.records()[offset - self.base_offset]
+
+    def without_head(self, skipped: int) -> RecordBatch:
+        """Return the batch without its first `skipped` records."""
+        position = sum(islice(record_lengths(self.data), skipped))
+        return RecordBatch(
+            self.base_offset + skipped, self.count - skipped, self.base_ms, self.last_ms, self.data[position:]
+        )
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records())

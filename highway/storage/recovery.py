@@ -40,6 +40,7 @@ from highway.storage.log_recovery import RecoveredLog, rebuild_state, recover_se
 from highway.storage.meta import Meta, list_snapshots, load_snapshot
 from highway.storage.quarantine import Quarantine
 from highway.storage.report import RecoveryReport
+from highway.storage.scan import read_salvaged
 from highway.storage.settings import Durability
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Recovered:
     unused_files: list[Path] = field(default_factory=list)  # of the journal: ready for recycling
     last_known_ms: int = 0
     highest_log_id: int = 0
+    distrusted_below: int = 0  # journal files with a sequence below it are read, and never synced or written again
 
 
 def recover(
@@ -83,13 +85,19 @@ def recover(
     now_ms: int,
     *,
     rebuild: bool,
+    distrust: bool = False,
 ) -> Recovered:
-    """Return the state of a locked data directory; DataDirectoryError or CorruptionError if it must not be opened."""
+    """Return the state of a locked data directory; DataDirectoryError or CorruptionError if it must not be opened.
+
+    With `distrust` journal files aren't synced: a sync has failed, and the caller copies what is in them.
+    """
     recovery = _Recovery(filesystem, layout, configured, files, now_ms)
     recovery.choose_checkpoint(rebuild=rebuild)
     recovery.take_segments()
     recovery.load_snapshot()
     recovery.replay_journal()
+    if not distrust:
+        recovery.sync_journal()
     recovery.finish()
     return recovery.result
 
@@ -220,7 +228,6 @@ class _Recovery:
             self._cut(scan.torn)
         self._clean = self._clean and scan.torn is None and not scan.damaged
         result.report.damaged += scan.damaged
-        self._sync_journal()
 
     def _apply(self, number: int, entry: RecordsEntry | PutEntry | DeleteEntry | ReserveEntry | LogEntry) -> None:
         result = self.result
@@ -273,14 +280,14 @@ class _Recovery:
             try:
                 length = torn.length if path == torn.path else self._filesystem.size(fd) - offset
                 if length > 0:
-                    self._quarantine.keep(path, offset, self._filesystem.pread(fd, length, offset))
+                    self._quarantine.keep(path, offset, read_salvaged(self._filesystem, fd, path, length, offset))
                     self.result.report.torn_bytes_cut += length
                 self._filesystem.truncate(fd, offset)
                 self._filesystem.fsync(fd)
             finally:
                 self._filesystem.close(fd)
 
-    def _sync_journal(self) -> None:
+    def sync_journal(self) -> None:
         """Make durable what a killed process left in the page cache: it is about to be shown."""
         for path in dict.fromkeys(frame.path for frame in self._scan.frames):
             fd = self._filesystem.open(path, write=True)

@@ -45,6 +45,15 @@ class SegmentFacts(NamedTuple):
     last_ms: int  # 0: empty, or not readable
 
 
+class _Doomed(NamedTuple):
+    """A segment to delete, and why."""
+
+    log: Log
+    segment: Segment
+    facts: SegmentFacts
+    reason: str
+
+
 @dataclass(slots=True)
 class Trimmed:
     """What has been deleted so far, by reason."""
@@ -113,6 +122,7 @@ class Reaper:
         self._max_bytes = max_bytes
         self._open_jobs = 0
         self._facts: dict[int, tuple[Log, list[SegmentFacts], list[str]]] = {}
+        self._doomed: list[_Doomed] = []  # below their log's start, which isn't durable yet
         self._warned = False
 
     def run(self) -> None:
@@ -132,7 +142,7 @@ class Reaper:
 
     def _look_at(self, log: Log, now_ms: int) -> None:
         segments = list(log.writer.segments)
-        if not segments or log.failed is not None:
+        if not segments:
             return
         self._open_jobs += 1
         settled = self._time.settled
@@ -159,14 +169,13 @@ class Reaper:
         if self._open_jobs:
             return
         self._plan_global()
-        gone: list[tuple[Log, Segment, SegmentFacts, str]] = []
         for log, facts, reasons in self._facts.values():
             if reasons:
                 segments = log.trim(facts[len(reasons)].base_offset)
-                gone += zip([log] * len(segments), segments, facts, reasons, strict=False)
+                self._doomed += map(_Doomed, [log] * len(segments), segments, facts, reasons)
         self._facts = {}
-        if gone:
-            self._checkpointer.request(lambda durable: self._delete(gone, durable=durable))
+        if self._doomed:
+            self._checkpointer.request(self._delete)
         else:
             self.running = False
 
@@ -187,22 +196,25 @@ class Reaper:
                 reasons.append(SIZE)
                 total -= facts[index].length
 
-    def _delete(self, gone: list[tuple[Log, Segment, SegmentFacts, str]], *, durable: bool) -> None:
+    def _delete(self, durable: bool) -> None:  # noqa: FBT001 - a checkpoint's answer
         if not durable:
-            # The files stay; the next open finds them below the log start, if that got durable later, or shows them.
-            self.running = False
+            self.running = False  # the next round tries again; a crash before it shows them again
             return
+        gone, self._doomed = self._doomed, []
 
         def work() -> None:
-            for _, segment, _, _ in gone:
-                segment.delete()
-            for directory in {segment.path.parent for _, segment, _, _ in gone}:
+            for doomed in gone:
+                try:
+                    doomed.segment.delete()
+                except OSError as error:  # it is below the log's start for good: the next open deletes it
+                    _logger.warning("retention: a segment can't be deleted: %s", error)
+            for directory in {doomed.segment.path.parent for doomed in gone}:
                 self._filesystem.sync_dir(directory)
 
         def done(outcome: Exception | None) -> None:
             self.running = False
             if isinstance(outcome, Exception):
-                _logger.warning("retention: a segment can't be deleted: %r", outcome)
+                _logger.warning("retention: a deletion isn't durable yet: %r", outcome)
             for log, segment, fact, reason in gone:
                 self.trimmed.segments[reason] += 1
                 self.trimmed.records[reason] += fact.records

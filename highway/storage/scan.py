@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from highway.errors import CorruptionError
+from highway.storage.filesystem import read_or_report
 from highway.storage.format import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
@@ -22,8 +23,11 @@ from highway.storage.records import decode_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-__all__ = ["DamagedRange", "FrameWalk", "ScanResult", "Window", "region_frames"]
+    from highway.storage.filesystem import FileSystem
+
+__all__ = ["DamagedRange", "FrameWalk", "ScanResult", "Window", "read_salvaged", "region_frames"]
 
 _WINDOW_BYTES = 256 * 1024
 _HUNT_BYTES = 1024 * 1024
@@ -102,6 +106,12 @@ class Window:
             return self._read(length, position)
         except CorruptionError:
             return bytes(length)
+
+
+def read_salvaged(filesystem: FileSystem, fd: int, path: Path, length: int, position: int) -> bytes:
+    """Return bytes of a file, zeros for what the disk can't read; fewer where the file ends."""
+    window = Window(lambda length, position: read_or_report(filesystem, fd, path, length, position), position + length)
+    return window.salvage(position, length)
 
 
 class FrameWalk:

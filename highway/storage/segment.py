@@ -17,13 +17,13 @@ What a power cut leaves of each operation:
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import threading
 from typing import TYPE_CHECKING
 
 from highway.errors import CorruptionError, StorageError
+from highway.storage.filesystem import read_or_report
 from highway.storage.format import (
     CODEC_ZSTD,
     FRAME_HEADER_BYTES,
@@ -36,6 +36,7 @@ from highway.storage.format import (
 )
 from highway.storage.header_rescue import rescue_header
 from highway.storage.index import IndexFile, SparseIndex
+from highway.storage.meta import replace_file
 from highway.storage.records import RecordBatch
 from highway.storage.scan import DamagedRange, FrameWalk, ScanResult, Window, region_frames
 
@@ -72,10 +73,13 @@ class Segment:
         "base_offset",
         "damaged",
         "durable_length",
+        "durable_offset",
         "length",
         "next_offset",
         "path",
         "sealed",
+        "stale",
+        "suspect",
     )
 
     def __init__(self, path: Path, files: Descriptors) -> None:
@@ -83,9 +87,12 @@ class Segment:
         self.path = path
         self.base_offset = int(path.name[: -len(SEGMENT_SUFFIX)])
         self.sealed = False
+        self.suspect = False  # a sync failed: what is above the durable length may not be what reads show
+        self.stale = False  # the file has been replaced, and this object knows the old one
         self.length = SEGMENT_HEADER_BYTES  # where the next frame goes
         self.next_offset = self.base_offset  # the lowest that the next frame may start with
         self.durable_length = 0  # below it a sync has succeeded
+        self.durable_offset = self.base_offset  # the lowest that may stand behind that
         self.damaged: list[DamagedRange] = []  # what rebuilding the index found
         self._files = files
         self._header: SegmentHeader | None = None
@@ -121,6 +128,8 @@ class Segment:
             filesystem.sync_dir(directory)
         except BaseException:
             filesystem.close(fd)
+            with contextlib.suppress(OSError):
+                filesystem.unlink(segment.path)  # on a full disk even its name is missing elsewhere
             raise
         files.adopt(segment.path, fd)
         segment._header = header
@@ -150,6 +159,7 @@ class Segment:
         segment.length = result.valid_length
         segment.next_offset = result.next_offset
         segment.durable_length = start
+        segment.durable_offset = header.base_offset if next_offset is None else next_offset
         return segment, result
 
     @classmethod
@@ -160,6 +170,21 @@ class Segment:
         """
         segment = cls(path, files)
         segment.sealed = True
+        return segment
+
+    @classmethod
+    def take_over(cls, old: Segment, files: Descriptors, length: int, next_offset: int, *, durable: bool) -> Segment:
+        """Return the segment whose file has replaced the one of `old`, of which it has header and durable part.
+
+        Unless its name is `durable` it is as suspect as the old one was.
+        """
+        segment = cls(old.path, files)
+        segment._header = old.header
+        segment.length = length
+        segment.next_offset = next_offset
+        segment.durable_length = length if durable else old.durable_length
+        segment.durable_offset = next_offset if durable else old.durable_offset
+        segment.suspect = not durable
         return segment
 
     # Appending.
@@ -177,8 +202,9 @@ class Segment:
         level: int = 1,
     ) -> int:
         """Write a frame of encoded records and return its position. OSError: nothing was appended, the same may be tried
-        again (unless a sync failed: then this segment is not to be written any more).
+        again.
         """
+        self._refuse_suspect()
         if self.sealed or base_offset < self.next_offset:
             raise StorageError(
                 f"{self.path}: {'a sealed segment' if self.sealed else f'offset {self.next_offset} or later expected'},"
@@ -208,17 +234,21 @@ class Segment:
         return position
 
     def sync(self) -> None:
-        """Make everything appended so far durable. After an OSError never again: see `FileSystem.fdatasync`."""
-        length = self.length
+        """Make everything appended so far durable. After an OSError never again: the segment is `suspect`."""
+        self._refuse_suspect()
+        length, next_offset = self.length, self.next_offset
         if length == self.durable_length:
             return
-        with self._files.use(self.path) as fd:
+        with self._files.use(self.path) as fd, self._suspicion():
             self._files.filesystem.fdatasync(fd)
-        self.mark_durable(length)
+        self.mark_durable(length, next_offset)
 
-    def mark_durable(self, length: int) -> None:
-        """Note that everything below `length` is durable: `sync` does, and who called syncfs for many segments must."""
-        self.durable_length = max(self.durable_length, length)
+    def mark_durable(self, length: int, next_offset: int) -> None:
+        """Note that everything below `length`, where `next_offset` follows, is durable: `sync` does that, and so must
+        who calls syncfs for many segments.
+        """
+        self.durable_length = length
+        self.durable_offset = next_offset
         with self._lock:
             release = self._held and self.length <= self.durable_length
             if release:
@@ -231,31 +261,40 @@ class Segment:
         with self._files.use(self.path) as fd:
             if self._files.filesystem.size(fd) > self.length:
                 self._files.filesystem.truncate(fd, self.length)
-                self._files.filesystem.fsync(fd)
+                with self._suspicion():
+                    self._files.filesystem.fsync(fd)
+
+    @contextlib.contextmanager
+    def _suspicion(self) -> Iterator[None]:
+        """Take note of a sync that fails: the page cache lies from then on, and a second one would believe it."""
+        try:
+            yield
+        except OSError:
+            self.suspect = True
+            raise
+
+    def _refuse_suspect(self) -> None:
+        if self.suspect:
+            raise StorageError(f"{self.path}: a sync of it has failed; it has to be written anew")
 
     def seal(self) -> None:
-        """End appends: sync, cut leftovers of failed writes, and write the index."""
+        """End appends: sync, cut leftovers of failed writes, and write the index.
+
+        A disk that has no room for the index doesn't keep a segment from being sealed: it only says once more what the
+        segment says.
+        """
         self.sync()
         self.cut_tail()
-        self.write_index()
+        try:
+            self.write_index()
+        except OSError as error:
+            _logger.warning("%s: no index beside it: %s", self.path, error)
         self.sealed = True
 
     def write_index(self) -> None:
         """Replace the .idx file by what `index` says."""
-        filesystem = self._files.filesystem
         data = IndexFile(self.header.encode(), self.index).encode()
-        target = self.path.with_suffix(INDEX_SUFFIX)
-        temporary = self.path.with_suffix(INDEX_SUFFIX + ".tmp")
-        if filesystem.exists(temporary):
-            filesystem.unlink(temporary)
-        fd = filesystem.open(temporary, create=True)
-        try:
-            filesystem.pwrite(fd, data, 0)
-            filesystem.fsync(fd)
-        finally:
-            filesystem.close(fd)
-        filesystem.rename(temporary, target)
-        filesystem.sync_dir(self.path.parent)
+        replace_file(self._files.filesystem, self.path.with_suffix(INDEX_SUFFIX), data)
 
     # Reading.
 
@@ -367,8 +406,8 @@ class Segment:
         return self._walk(end, SEGMENT_HEADER_BYTES, self.base_offset).scan(resync=True)
 
     def read_raw(self, position: int, length: int) -> bytes:
-        """Return bytes of the file as they are: for a copy of what is about to be cut."""
-        return self._pread(length, position)
+        """Return bytes of the file as they are, zeros where the disk can't read: for a copy of what is about to be cut."""
+        return Window(self._pread, position + length).salvage(position, length)
 
     def file_size(self) -> int:
         """Return the file's length, which is more than `length` if a write failed or a tail is torn."""
@@ -376,6 +415,15 @@ class Segment:
             return self._files.filesystem.size(fd)
 
     # The end.
+
+    def retire(self) -> None:
+        """Make way for another file of this name: whoever reads from here on may be shown that one's bytes."""
+        self.stale = True
+        with self._lock:
+            held, self._held = self._held, False
+        if held:
+            self._files.release(self.path)
+        self._files.replace(self.path)
 
     def close(self) -> None:
         """Give the descriptor back; what isn't synced stays in the page cache."""
@@ -407,15 +455,7 @@ class Segment:
 
     def _pread(self, length: int, position: int) -> bytes:
         with self._files.use(self.path) as fd:
-            try:
-                return self._files.filesystem.pread(fd, length, position)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-            try:  # A second try costs nothing, and some errors on the way to the disk are passing ones.
-                return self._files.filesystem.pread(fd, length, position)
-            except OSError as error:
-                raise CorruptionError(str(self.path), position, f"the disk can't read it: {error}") from error
+            return read_or_report(self._files.filesystem, fd, self.path, length, position)
 
     def _batch(self, header: FrameHeader, head: bytes, payload: bytes, position: int) -> RecordBatch:
         data = unpack_payload(header, head, payload, self.header.salt, path=str(self.path), position=position)

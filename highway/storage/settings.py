@@ -59,4 +59,5 @@ class StorageSettings:
     max_backlog_bytes: int = 16 * MIB  # appended and not yet in the journal; above it publishers are paused
     max_bytes: int | None = None  # all logs together, on disk
     reaper_interval_ms: int = 30_000
-    max_record_bytes: int = 256 * MIB
+    reserve_bytes: int = 64 * MIB  # kept back, and given up when the disk is full
+    max_record_bytes: int = 256 * MIB  # one record with its head; a frame holds no more

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SMALL = StorageSettings(journal_file_bytes=1024 * 1024)
+SMALL = StorageSettings(journal_file_bytes=1024 * 1024, reserve_bytes=64 * 1024)
 
 
 class Timer:

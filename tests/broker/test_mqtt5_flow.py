@@ -132,6 +132,69 @@ def test_65535_messages_can_be_sent_and_ids_around_the_wrap_are_passed_over(rig:
     assert held.packet_id == 1
 
 
+def publishes(qos: int, first: int, last: int, *, topic: str = "t", dup: bool = False) -> bytes:
+    return b"".join(packets5.publish(topic, b"", qos=qos, packet_id=n, dup=dup) for n in range(first, last + 1))
+
+
+def test_our_receive_maximum_is_as_many_as_there_are_packet_ids(rig: Rig) -> None:
+    peer = rig.connect5("p")
+    assert peer.connack.properties["receive_maximum"] == 65_535
+    peer.send(publishes(2, 1, 65_535))
+    assert len(peer.acks()) == 65_535
+    peer.send(publishes(2, 9, 9, dup=True))
+    assert [ack.reason_code for ack in peer.acks()] == [0]
+    peer.send(publishes(2, 9, 9))
+    assert peer.disconnected_with() == 0x93
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_client_that_exceeds_our_receive_maximum_is_closed(tmp_path: Path, qos: int) -> None:
+    rig = Rig(tmp_path, ((b"#", "safe", SAFE),), receive_maximum=5)
+    peer = rig.connect5("p")
+    for _ in range(3):
+        peer.send(publishes(qos, 1, 5))
+        assert len(peer.acks()) == 5
+        if qos == 2:
+            peer.send(b"".join(packets5.ack(0x62, n) for n in range(1, 6)))
+            assert len(peer.acks()) == 5
+    peer.feed(publishes(qos, 1, 3) + publishes(qos, 4, 6, topic="u"))
+    assert peer.disconnected_with() == 0x93
+    rig.settle()
+    assert rig.storage.logs["safe"].log_end_offset == 18, "the run that was too much is not stored"
+
+
+def test_qos_1_and_2_count_together_and_qos_0_does_not(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, receive_maximum=5)
+    peer = rig.connect5("p")
+    peer.send(publishes(2, 1, 4) + packets5.publish("t", b"") * 20 + publishes(1, 5, 5) + publishes(1, 5, 5))
+    assert peer.disconnected_with() == 0x93
+
+
+def test_repetitions_do_not_count_twice_and_older_clients_not_at_all(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, receive_maximum=5)
+    peer = rig.connect5("p")
+    peer.send(publishes(2, 1, 5))
+    for _ in range(3):
+        peer.send(publishes(2, 1, 5, dup=True))
+    assert len(peer.acks()) == 20
+    old = rig.connect("o")
+    old.take()
+    old.send(b"".join(packets.publish("t", b"", qos=2, packet_id=n) for n in range(1, 50)))
+    assert len(old.take()) == 49
+
+
+def test_a_clients_quota_starts_afresh_with_each_connection(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, receive_maximum=5)
+    rig.connect5("p", **EXPIRY).send(publishes(2, 1, 5)).drop()
+    peer = rig.connect5("p", clean_start=False, **EXPIRY)
+    peer.send(publishes(2, 1, 2, dup=True) + publishes(2, 11, 13))  # 3 to 5 are past their PUBREC
+    assert len(peer.acks()) == 5
+    peer.send(b"".join(packets5.ack(0x62, n) for n in (3, 4, 5, 1)) + publishes(2, 14, 14))
+    assert [ack.first_byte for ack in peer.acks()] == [0x70] * 4 + [0x50]
+    peer.send(publishes(2, 15, 15))
+    assert peer.disconnected_with() == 0x93
+
+
 # Maximum packet size.
 
 

@@ -83,6 +83,7 @@ insecure: true
 auth: {anonymous: true}
 limits:
   {max_connections: 1, max_packet: 2KiB, connect_timeout: 3s, max_inflight: 4, max_keep_alive: 1m30s,
+   receive_maximum: 6,
    max_subscriptions: 5, session_expiry: unlimited, write_buffer: 7KiB}
 unmatched: reject
 topics:
@@ -91,7 +92,7 @@ topics:
      compression_level: 8, verify: off, on_corruption: refuse}
 storage:
   {journal_file_bytes: 9MiB, checkpoint_interval: 10s, checkpoint_bytes: 11MiB, cache_bytes: 12MiB,
-   max_backlog_bytes: 13MiB, max_bytes: 14MiB, reaper_interval: 15s}
+   max_backlog_bytes: 13MiB, max_bytes: 14MiB, reaper_interval: 15s, reserve_bytes: 16MiB}
 """
     )
     assert settings.data_dir == Path("/srv/highway")
@@ -104,6 +105,7 @@ storage:
         connect_timeout_s=3.0,
         max_inflight=4,
         max_keep_alive_s=90,
+        receive_maximum=6,
         max_subscriptions=5,
         session_expiry_ms=None,
         write_buffer_bytes=7168,
@@ -114,7 +116,7 @@ storage:
         ),
     )
     assert settings.storage == StorageSettings(
-        9 * 2**20, 10_000, 11 * 2**20, 2 * 2**20, 12 * 2**20, 13 * 2**20, 14 * 2**20, 15_000
+        9 * 2**20, 10_000, 11 * 2**20, 2 * 2**20, 12 * 2**20, 13 * 2**20, 14 * 2**20, 15_000, 16 * 2**20
     )
 
 

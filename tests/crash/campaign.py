@@ -220,7 +220,7 @@ class Campaign:
 
     def publisher(self, topic: str, window: int) -> Publisher:
         ledger = cast("Ledger", self.accounts)  # it has what publishers use of one
-        return Publisher(self.broker.port, topic, ledger, window=window, size=self.choose.choice((40, 400)))
+        return Publisher(self.broker.port, topic, ledger, window=window, size=self.choose.choice((40, 40, 400, 5000)))
 
     def line(self) -> str:
         """All figures, as one line."""

@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant(
         "no sync of the directory of a new journal file",
         "highway/storage/journal_files.py",
-        "self._filesystem.sync_dir(self._directory)",
+        "self._filesystem.sync_dir(self.directory)",
         "pass",
     ),
     Mutant(
@@ -79,8 +79,8 @@ MUTANTS = (
     Mutant(
         "no sync of segments at a checkpoint",
         "highway/storage/segment.py",
-        "            self._files.filesystem.fdatasync(fd)\n        self.mark_durable(length)",
-        "            pass\n        self.mark_durable(length)",
+        "            self._files.filesystem.fdatasync(fd)\n        self.mark_durable(length, next_offset)",
+        "            pass\n        self.mark_durable(length, next_offset)",
     ),
     Mutant(
         "no sync of a checkpoint before the journal is recycled",

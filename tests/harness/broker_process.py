@@ -65,7 +65,7 @@ class BrokerProcess:
             "listeners": {"local": {"bind": "127.0.0.1", "port": self.port}},
             **settings,
             # Small files, as tests make many data directories.
-            "storage": {"journal_file_bytes": "4MiB", **settings.get("storage", {})},
+            "storage": {"journal_file_bytes": "4MiB", "reserve_bytes": "1MiB", **settings.get("storage", {})},
         }
         self.config.write_text(json.dumps(whole, indent=1))
 

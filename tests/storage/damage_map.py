@@ -74,6 +74,9 @@ class DirectoryMap:
     def _map_format(self, path, data):
         self._add("FORMAT", path, 0, len(data))
 
+    def _map_reserve(self, path, data):
+        self._add("RESERVE", path, 0, 64)  # nobody reads any of it
+
     def _map_checkpoint(self, path, data):
         newest = path.name == f"CHECKPOINT.{self._newest_slot()}"
         end = 76 + struct.unpack_from(">I", data, 12)[0] + 4

@@ -27,7 +27,11 @@ DIRECTORY = ROOT / "highway"
 
 # Small enough that a short workload rolls journal files, segments and checkpoints.
 SMALL = StorageSettings(
-    journal_file_bytes=8 * 1024, checkpoint_bytes=16 * 1024, memory_budget=MIB, cache_bytes=64 * 1024
+    journal_file_bytes=8 * 1024,
+    checkpoint_bytes=16 * 1024,
+    memory_budget=MIB,
+    cache_bytes=64 * 1024,
+    reserve_bytes=16 * 1024,
 )
 
 

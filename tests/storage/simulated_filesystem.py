@@ -8,7 +8,8 @@ The model, as strict as POSIX allows:
 - A rename in one directory is atomic: after a power cut the old state or the new one. Across two directories each of
   the two entries is on its own.
 - After a failed sync the volatile writes of that file stay readable and never reach the medium, whatever is synced
-  later: Linux marks the pages clean. `read_direct` reads the medium, all other reads the page cache.
+  later: Linux marks the pages clean. `read_direct` has what is dirty written back and reads the disk, without making
+  anything durable; all other reads see the page cache.
 
 What a test does with it:
 
@@ -27,6 +28,7 @@ What a test does with it:
                                            # operation boundary of a workload in a single run
     fs.lying = True                        # syncs return without doing anything, as some disks do
     fs.capacity = 100_000                  # bytes; beyond them writes fail with ENOSPC and free_bytes() is 0
+    fs.make_unreadable(path, 4096, 8192)   # reads of these bytes fail with EIO, also after a crash
 
 Renaming or linking directories isn't modelled. Methods may be called from several threads.
 """
@@ -36,6 +38,7 @@ from __future__ import annotations
 import copy
 import enum
 import errno
+import itertools
 import os
 import random
 import threading
@@ -132,6 +135,13 @@ class _File:
         self.pending.append(change)
         change.apply(self.cached)
 
+    def on_disk(self) -> bytearray:
+        """Return what the disk would have after writing back what is dirty: what a failed sync dropped isn't in it."""
+        content = bytearray(self.durable)
+        for change in self.pending:
+            change.apply(content)
+        return content
+
     def sync(self) -> None:
         for change in self.pending:
             change.apply(self.durable)
@@ -178,6 +188,8 @@ class SimulatedFileSystem:
         self.on_operation: Callable[[Operation], None] | None = None
         self.lying = False
         self.capacity: int | None = None
+        self.kind_name = ""
+        self.bad_sectors: dict[Path, list[tuple[int, int, Iterator[bool]]]] = {}
         self._durable_names: dict[Path, _File | None] = {root: None}
         self._names: dict[Path, _File | None] = {root: None}
         self._entries: list[_Entry] = []
@@ -196,6 +208,11 @@ class SimulatedFileSystem:
     def heal(self) -> None:
         """Forget every failure that `fail` planned and that hasn't happened yet."""
         self._failures.clear()
+
+    def make_unreadable(self, path: Path, start: int, end: int, times: int | None = None) -> None:
+        """Make reads that touch [start, end) of a file fail with EIO: for ever, or the next `times` of them."""
+        fails = itertools.repeat(True) if times is None else itertools.repeat(True, times)
+        self.bad_sectors.setdefault(path, []).append((start, end, iter(fails)))
 
     def content(self, path: Path) -> bytes:
         """Return a file's bytes as the page cache has them."""
@@ -288,6 +305,8 @@ class SimulatedFileSystem:
         after = SimulatedFileSystem(self.root)
         after.lying = self.lying
         after.capacity = self.capacity
+        after.bad_sectors = self.bad_sectors
+        after.kind_name = self.kind_name
         return after
 
     def _after(
@@ -415,7 +434,14 @@ class SimulatedFileSystem:
 
     def pread(self, fd: int, length: int, position: int) -> bytes:
         with self._lock:
-            return bytes(self._descriptor(fd).node.cached[position : position + length])
+            opened = self._descriptor(fd)
+            self._refuse_bad_sectors(opened.path, length, position)
+            return bytes(opened.node.cached[position : position + length])
+
+    def _refuse_bad_sectors(self, path: Path, length: int, position: int) -> None:
+        for start, end, times in self.bad_sectors.get(path, ()):
+            if position < end and position + length > start and next(times, False):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     def pwrite(self, fd: int, data: bytes, position: int) -> None:
         with self._lock:
@@ -454,9 +480,18 @@ class SimulatedFileSystem:
             if length > start:
                 self._write("allocate", opened, bytes(length - start), start)
 
+    def preallocate(self, fd: int, length: int) -> None:
+        self.allocate(fd, length)
+
+    def drop_cache(self, path: Path) -> None:
+        with self._lock:
+            node = self._file(path)
+            node.cached[:] = node.on_disk()
+
     def read_direct(self, path: Path, length: int, position: int) -> bytes:
         with self._lock:
-            return bytes(self._file(path).durable[position : position + length])
+            self._refuse_bad_sectors(path, length, position)
+            return bytes(self._file(path).on_disk()[position : position + length])
 
     def rename(self, source: Path, target: Path) -> None:
         with self._lock:
@@ -539,3 +574,9 @@ class SimulatedFileSystem:
     def free_bytes(self, path: Path) -> int:
         with self._lock:
             return 1 << 40 if self.capacity is None else max(0, self.capacity - self._used())
+
+    def total_bytes(self, path: Path) -> int:
+        return 1 << 40 if self.capacity is None else self.capacity
+
+    def kind(self, path: Path) -> str:
+        return self.kind_name

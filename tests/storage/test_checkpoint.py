@@ -186,8 +186,12 @@ def test_a_full_disk_delays_a_checkpoint_and_the_next_one_succeeds():
         rig.filesystem.fail(1, Failure.ENOSPC) if operation.path.name.startswith("CHECKPOINT") else None
     )
     assert rig.checkpoint() is False
-    assert rig.storage.writable
+    assert not rig.storage.writable, "what can't be checkpointed can't be forgotten: better to stop early"
+    rig.advance(2)
+    assert not rig.storage.writable
     rig.filesystem.on_operation = None
+    rig.advance(2)
+    assert rig.storage.writable
     assert rig.checkpoint() is True
     rig.power_cut()
     rig.reopen()

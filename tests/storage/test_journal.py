@@ -361,6 +361,9 @@ def test_a_full_disk_accepts_nothing_and_goes_on_where_it_was():
     assert rig.journal.stuck
     assert rig.keys(rig.scan()) == [b"a"], "half a frame is no frame"
     rig.journal.run_once()
+    assert len(rig.commits) == 2, "it waits for `retry`"
+    rig.journal.retry()
+    rig.journal.run_once()
     assert rig.commits[-1][:2] == (2, 2)
     assert rig.keys(rig.scan()) == [b"a", b"b"]
 
@@ -372,6 +375,8 @@ def test_no_space_for_the_next_file_accepts_nothing_and_leaves_no_litter():
     rig.filesystem.fail(1, Failure.ENOSPC, kinds={"allocate"})
     rig.write(b"next", bytes(600), sync=True)
     assert isinstance(rig.commits[-1].error, DiskFullError)
+    assert [name for name in rig.filesystem.listdir(ROOT) if name.endswith(".tmp")] == []
+    rig.journal.retry()
     rig.journal.run_once()
     assert rig.commits[-1].error is None
     assert rig.keys(rig.scan())[-1] == b"next"

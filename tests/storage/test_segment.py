@@ -143,13 +143,14 @@ def test_a_sealed_segment_takes_no_more(fs, files):
     assert kinds[-3:] == [("fsync", ".tmp"), ("rename", ".tmp"), ("sync_dir", "")]
 
 
-def test_an_interrupted_seal_can_be_repeated(fs, files):
+def test_a_segment_is_sealed_also_without_room_for_its_index(fs, files):
     segment = create(files)
     written = fill(segment, 3)
-    fs.fail(1, Failure.EIO, kinds={"rename"})
-    with pytest.raises(OSError, match="Input/output"):
-        segment.seal()
+    fs.fail(1, Failure.ENOSPC, kinds={"create"})
     segment.seal()
+    assert segment.sealed
+    assert fs.is_durable(segment.path)
+    assert fs.listdir(ROOT) == [segment.path.name], "and leaves no half of it"
     assert read_all(Segment.open_sealed(segment.path, files)) == written
 
 
@@ -188,6 +189,11 @@ def test_a_failed_sync_is_not_counted(fs, files):
     with pytest.raises(OSError, match="Input/output"):
         segment.sync()
     assert segment.durable_length == SEGMENT_HEADER_BYTES
+    syncs = len([operation for operation in fs.operations if operation.kind == "fdatasync"])
+    for again in (segment.sync, segment.seal, lambda: append(segment, [b"x"])):
+        with pytest.raises(StorageError, match="written anew"):
+            again()
+    assert syncs == len([operation for operation in fs.operations if operation.kind == "fdatasync"])
 
 
 def test_an_unsynced_file_keeps_its_descriptor(fs):
@@ -197,7 +203,7 @@ def test_an_unsynced_file_keeps_its_descriptor(fs):
     append(two, [b"b"])
     assert fs.open_descriptors() == 2
     one.sync()
-    two.mark_durable(two.length)
+    two.mark_durable(two.length, two.next_offset)
     assert fs.open_descriptors() == 1
     append(one, [b"c"])
     one.close()
