@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING
 from highway.mqtt import parse_shared
 from highway.mqtt.topics import levels_cover, levels_match, split_levels
 
+from .remembered import Remembered
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -51,8 +53,7 @@ RESERVED = (
     b"$share/",
 )
 
-# Topics whose verdict a connection remembers, of each right. A publisher that names a new topic with every message
-# must not grow the table without end.
+# Topics whose verdict a connection remembers, of each right.
 MAX_REMEMBERED = 4096
 
 
@@ -86,18 +87,16 @@ class Rights:
         self._rules = {
             right: [(rule.allow, levels) for rule, levels in rules if right in rule.rights] for right in Right
         }
-        self._known: list[dict[bytes, bool]] = [{} for _ in Right]
+        self._known: list[Remembered[bool]] = [Remembered(MAX_REMEMBERED) for _ in Right]
 
     def may(self, right: Right, topic_name: bytes) -> bool:
         """Whether a topic is within a right."""
         known = self._known[right]
         verdict = known.get(topic_name)
         if verdict is None:
-            if len(known) >= MAX_REMEMBERED:
-                known.clear()
             name = split_levels(topic_name)
-            verdict = known[topic_name] = next(
-                (allow for allow, levels in self._rules[right] if levels_match(levels, name)), False
+            verdict = known.remember(
+                topic_name, next((allow for allow, levels in self._rules[right] if levels_match(levels, name)), False)
             )
         return verdict
 

@@ -129,18 +129,18 @@ class Broker:
         """
         route = self.router.route(run.topic_name)
         feed = route.feed
+        properties = run.properties
         if feed is None:
+            _check_size(properties)
             return self._publish_unlogged(run, route, puts, publisher)
         if not self.storage.writable:
             raise DiskFullError(f"log {feed.log.name!r}: the data directory takes no writes now")
         log = feed.log
         flags = run.qos | FLAG_RETAIN if run.retain else run.qos
-        properties = run.properties
         if publisher is not None and route.has_no_local(publisher):
             flags |= FLAG_PUBLISHER
             properties = mark_publisher(publisher.client_id, properties)
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise ProtocolError(f"{len(properties)} bytes of properties, {MAX_PROPERTIES_BYTES} is the limit", 0x95)
+        _check_size(properties)
         before = None
         if requests.producer:
             if self.producers.is_repetition(log.name, requests):
@@ -274,8 +274,12 @@ class Broker:
         try:
             for _ in range(len(pumps)):
                 target, _ = pumps.popitem(last=False)
-                if target.pump() if isinstance(target, Group) else pumping.pump(target):
-                    pumps[target] = None
+                try:
+                    if target.pump() if isinstance(target, Group) else pumping.pump(target):
+                        pumps[target] = None
+                except Exception:
+                    # A fault of ours that one reader brings out must not reach the others.
+                    logger.exception("%r can't be served", target)
                 if monotonic() >= end:
                     break
         finally:
@@ -426,6 +430,11 @@ class Broker:
             client.will = None  # it is stored: the next start publishes it, unless the client is back by then
             client.end(ReasonCode.SERVER_SHUTTING_DOWN)
         self.wills.close()
+
+
+def _check_size(properties: bytes) -> None:
+    if len(properties) > MAX_PROPERTIES_BYTES:
+        raise ProtocolError(f"{len(properties)} bytes of properties, {MAX_PROPERTIES_BYTES} is the limit", 0x95)
 
 
 READ_RETRY_S = 1.0

@@ -110,12 +110,15 @@ class Client:
                 return
         if self._acks:
             self._send_acks()
+        self.broker.hold_back(self)
 
     def _defer(self, events: Sequence[Event]) -> bool:
         """Keep events for later, if the CONNECT before them still waits for the journal."""
         if self._deferred is None:
             return False
-        self._deferred.extend(events)
+        if events:
+            self._deferred.extend(events)
+            self.link.pause_reading()  # what comes behind waits in the network and not here
         return True
 
     def on_connect(self, packet: ConnectPacket) -> None:
@@ -137,6 +140,8 @@ class Client:
 
     def _connect_journaled(self, connack: ConnackPacket, error: StorageError | None) -> None:
         events, self._deferred = self._deferred or [], None
+        if events:
+            self.link.resume_reading()
         if error is not None:
             # Readers and idle sensors are welcome while the disk takes nothing: they lose nothing by it.
             logger.warning("client %s: its session could not be stored: %s", self.client_id, error)
@@ -318,7 +323,6 @@ class Client:
             # is due at once does not pass those that wait for the disk, so the mode stays up until the last of them is out.
             self._waiting += 1
             self.broker.storage.after(self._acks_mode, lambda error: self._acks_due(data, pubacks, error))
-        self.broker.hold_back(self)
 
     def _write_acks(self, data: bytes, pubacks: int) -> None:
         self.link.write(data)
@@ -362,6 +366,8 @@ class Client:
         assert session is not None
         self.broker.counters.messages_received += len(run.packet_ids) - 1
         if not session.inflight.acknowledged(run.packet_ids):
+            before = [packet_id for packet_id in run.packet_ids if packet_id not in session.inflight]
+            self._acknowledged(session, before)
             self._wrong_kind("PUBACK for a QoS 2 message")
             return
         self._acknowledged(session, run.packet_ids)
@@ -434,10 +440,7 @@ class Client:
 
     def on_pingreq(self, _: PingreqPacket) -> None:
         """[MQTT-3.12.4-1]; behind the acknowledgements of what came before it, as many clients take it for a barrier."""
-        if self._acks or self._waiting:
-            self._acks.append(PINGRESP)
-        else:
-            self.link.write(PINGRESP)
+        self._acks.append(PINGRESP)
 
     def on_disconnect(self, packet: DisconnectPacket) -> None:
         """The client's own end of the connection.

@@ -33,7 +33,7 @@ MIN_STEP_S, MAX_STEP_S = 0.02, 1.0
 class DelayedFeed(Feed):
     """A feed with a gate. Only retained runs wait in `pending`: everything else is read back from the log."""
 
-    __slots__ = ("_asked", "_clock", "_delay_ms", "_ready", "_scheduler")
+    __slots__ = ("_asked", "_clock", "_delay_ms", "_scheduler", "_timer_set")
 
     def __init__(
         self, log: Log, deliver: Callable[[LiveRun], None], delay_ms: int, scheduler: Scheduler, clock: Clock
@@ -43,6 +43,7 @@ class DelayedFeed(Feed):
         self._scheduler = scheduler
         self._clock = clock
         self._asked = False
+        self._timer_set = False
         # Until the log answered once, nothing of it is shown.
         self.visible = log.log_start_offset
         self.advance()
@@ -67,7 +68,7 @@ class DelayedFeed(Feed):
     def advance(self) -> None:
         """Ask the log how far the gate is open now; the answer, and the next question, come by themselves."""
         self.moved = True
-        if not self._asked:
+        if not self._asked and not self._timer_set:
             self._asked = True
             self.log.offset_at(self._clock.now_ms() - self._delay_ms + 1, self._open)
 
@@ -81,6 +82,11 @@ class DelayedFeed(Feed):
                 self.deliver(self.pending.popleft())
             for cursor in self.cursors:
                 cursor.gate_opened(before)
-        if self.visible < self.log.high_watermark:
+        if self.visible < self.log.high_watermark and not self._timer_set:
+            self._timer_set = True
             step_s = min(MAX_STEP_S, max(MIN_STEP_S, self._delay_ms / 20_000))
-            self._scheduler.call_later(step_s, self.advance)
+            self._scheduler.call_later(step_s, self._step)
+
+    def _step(self) -> None:
+        self._timer_set = False
+        self.advance()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from highway.mqtt import PACKET_IDS, V5, PropertyId, PublishHeads, encode_qos, encode_qos0, property_block
 from highway.mqtt.wire import encode_varint
-from highway.storage.records import FLAG_RETAIN
+from highway.storage.records import FLAG_RETAIN, MAX_TOPIC_BYTES
 
 from . import message_expiry
 from .publisher_mark import FLAG_PUBLISHER, split_publisher
@@ -57,9 +57,14 @@ class Plan:
         self.retain_as_published = any(s.retain_as_published for s in granted)
         others = [s for s in granted if not s.no_local]
         self.own: Plan = self if len(others) == len(granted) else Plan(topic_name, others)
-        # For the plain kind, by QoS: RETAIN 0, before MQTT 5.
-        self.plain = tuple(PublishHeads(PUBLISH | qos << 1, topic_name, 2 if qos else 0) for qos in range(3))
+        self.plain: tuple[PublishHeads, ...] | None = None
         self._heads: dict[tuple[int, int, bytes], PublishHeads] = {}
+
+    def plain_heads(self) -> tuple[PublishHeads, ...]:
+        """Heads of the plain kind, by QoS: RETAIN 0, before MQTT 5. They are kept as `plain`."""
+        name = self.topic_name
+        self.plain = tuple(PublishHeads(PUBLISH | qos << 1, name, 2 if qos else 0) for qos in range(3))
+        return self.plain
 
     def heads(self, first_byte: int, tail_length: int, topic_name: bytes) -> PublishHeads:
         """Fixed header and topic by payload length; `topic_name` is the plan's, or empty behind an alias."""
@@ -225,7 +230,7 @@ def encode_records(reader: Reader, records: Sequence[Record], quota: int, budget
             if qos and used == len(id_bytes):
                 break
             if is_plain and not plan.retain_as_published:
-                append(plan.plain[qos][len(payload)])
+                append((plan.plain or plan.plain_heads())[qos][len(payload)])
                 if qos:
                     append(id_bytes[used])
                 append(payload)
@@ -267,6 +272,9 @@ def encode_packet(
     offset, flags, stored_ms, topic_name, _, payload = record
     if reader.addressed:
         topic_name = addressed_name(offset, topic_name)
+        if len(topic_name) > MAX_TOPIC_BYTES:
+            session.broker.counters.publish_dropped += 1
+            return b""  # with its address in front it is longer than MQTT can say
     # 3.1.1 [MQTT-3.3.1-9]; 5.0 [MQTT-3.3.1-12], [MQTT-3.3.1-13]
     retain = plan.retain_as_published and bool(flags & FLAG_RETAIN)
     middle = id_bytes

@@ -38,6 +38,8 @@ logger = logging.getLogger("highway.broker")
 # Topic aliases that a client may set: a sensor has a handful of topics, and each alias holds a name in memory.
 # Ten is also what mosquitto grants, so that devices tuned to it find what they know.
 TOPIC_ALIAS_MAXIMUM = 10
+# Topic aliases that we set, where a client takes so many: each holds a name in memory for as long as its connection.
+MAX_TOPIC_ALIASES = 256
 _NEVER = 0xFFFF_FFFF  # a session expiry interval that means for ever
 
 
@@ -79,9 +81,12 @@ class Lifecycle:
                 will, delay_interval=0
             )  # the session is said to end with its connection, and the delay with it
         puts += broker.wills.set_puts(client.client_id, will)
+        was_stored = session.persistent
         connack = ConnackPacket(present, 0, self._configure(client, session, packet))
         if session.persistent:
             puts.append(session_store.session_put(session))
+        elif was_stored:
+            puts += session_store.drop_puts(session)  # it ends with this connection, also where that ends with a crash
         if puts:
             broker.store(puts)
         session.rights = rights
@@ -142,7 +147,7 @@ class Lifecycle:
         session.version = packet.protocol_version
         session.max_inflight = min(asked.receive_maximum or 65_535, settings.max_inflight)
         session.max_packet_bytes = asked.maximum_packet_size or 0
-        session.topic_alias_maximum = asked.topic_alias_maximum or 0
+        session.topic_alias_maximum = min(asked.topic_alias_maximum or 0, MAX_TOPIC_ALIASES)
         session.topic_aliases.clear()  # 5.0 [MQTT-3.3.2-7]
         session.ack_offsets = asked.first_user_property("ack-offsets") == "1"
         session.wants_reasons = asked.request_problem_information != 0

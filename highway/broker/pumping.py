@@ -37,6 +37,8 @@ __all__ = ["pump", "send_gap_notice"]
 
 # Bytes that one session may send in one turn of the loop: 64 KiB keep a turn of ten busy sessions near a millisecond.
 TURN_BYTES = 64 * 1024
+# Retained messages that are looked at for it in one turn: those that the client can't take cost time and no bytes.
+TURN_RETAINED = 512
 
 
 # Stands for a message that the client had a right to on its connection before, and has none to now.
@@ -47,9 +49,13 @@ def pump(session: Session) -> bool:
     """Send what can go now; True if there is more that only waits for the next turn."""
     if session.is_blocked() or (session.resend and not _send_again(session)):
         return False
+    retained_left = TURN_RETAINED
     while session.retained:
         if session.is_blocked() or session.quota <= 0:
             return False
+        if not retained_left:
+            return True
+        retained_left -= 1
         _send_retained(session)
     more = False
     for cursor in list(session.behind):
@@ -158,10 +164,10 @@ def _send_repeated(session: Session, packet_id: int, qos: int, message: Message)
 
 def _send_retained(session: Session) -> None:
     """Send the next retained message that a SUBSCRIBE asked for, as it is now and not as it was then."""
-    snapshot = session.retained[0]
+    snapshot = next(iter(session.retained.values()))
     message = snapshot.next(session.broker.retained)
     if message is None:
-        session.retained.popleft()
+        session.retained.popitem(last=False)
     elif session.rights is None or session.rights.may(Right.SUBSCRIBE, message.topic_name):
         session.send_message(message, snapshot.plan)
 

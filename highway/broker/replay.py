@@ -16,6 +16,7 @@ from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, Stor
 from highway.mqtt.topics import matches
 from highway.storage import Gap
 
+from .remembered import Remembered
 from .replay_from import TOPIC_FILTER_INVALID, From, FromKind
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class _LastSearch:
         self._starts: Starts = {feed: feed.visible for feed in feeds}
         self._found: list[tuple[int, int, int]] = []  # commit time, which feed, offset
         self._left = len(feeds)
-        self._verdicts: dict[bytes, bool] = {}
+        self._verdicts: Remembered[bool] = Remembered(10_000)
 
     def run(self) -> None:
         if not self._feeds:
@@ -181,9 +182,7 @@ class _LastSearch:
     def _matches(self, topic_name: bytes) -> bool:
         verdict = self._verdicts.get(topic_name)
         if verdict is None:
-            if len(self._verdicts) > 10_000:
-                self._verdicts.clear()
-            verdict = self._verdicts[topic_name] = any(matches(one, topic_name) for one in self._topic_filters)
+            verdict = self._verdicts.remember(topic_name, any(matches(one, topic_name) for one in self._topic_filters))
         return verdict
 
     def _finish(self, feed: Feed, found: list[tuple[int, int]]) -> None:

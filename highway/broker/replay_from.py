@@ -31,6 +31,7 @@ __all__ = [
     "Special",
     "parse_from",
     "parse_special",
+    "source_of",
 ]
 
 TOPIC_FILTER_INVALID = 0x8F  # the MQTT 5 reason code; in a 3.1.1 SUBACK it becomes 0x80
@@ -167,6 +168,17 @@ def parse_special(topic_filter: bytes, now_ms: int) -> Special | None:
         _check_topic_name(rest, b"$range/<topic>", topic_filter)
         return RangeRequest(rest)
     return None
+
+
+def source_of(name: bytes) -> bytes:
+    """The name of the positions of a replay that was subscribed to as `name`: without its `<from>`, which may change.
+
+    A filter without a keyword is one that MQTT 5's `replay-from` was given for.
+    """
+    keyword, _, rest = name.partition(b"/")
+    if keyword in (b"$replay", b"$log"):
+        return keyword + b"/" + rest.partition(b"/")[2]
+    return b"$replay/" + name
 
 
 def _check_logged(inner: bytes, shape: bytes, text: bytes) -> None:

@@ -16,6 +16,7 @@ from highway.mqtt.topics import filters_intersect, levels_cover, matches, split_
 from highway.storage.records import RecordHeads
 
 from .delivery import Plan
+from .remembered import Remembered
 from .subscription_trie import FilterTrie
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ __all__ = ["Route", "Router", "Target"]
 # A publisher that names a new topic with every message must not grow the table without end. 65,536 routes take
 # about 50 MB; past that it starts afresh, which costs each live topic one trie look-up.
 MAX_ROUTES = 65_536
+# And so do topics that each go to many subscribers: a target takes half a kilobyte.
+MAX_TARGETS = 262_144
 
 NO_PROPERTIES = b"\0"
 
@@ -98,11 +101,12 @@ class Route:
 class Router:
     """Topic name to `Route`; knows the configured entries and the subscriptions of every online session."""
 
-    __slots__ = ("_entries", "_parked", "_parked_counts", "_routes", "_subscriptions")
+    __slots__ = ("_entries", "_parked", "_parked_counts", "_routes", "_subscriptions", "_target_count")
 
     def __init__(self, entries: Sequence[tuple[bytes, Feed]]) -> None:
         self._entries = list(entries)
-        self._routes: dict[bytes, Route] = {}
+        self._routes: Remembered[Route] = Remembered(MAX_ROUTES)
+        self._target_count = 0  # of routes worked out since the table was empty
         self._subscriptions: FilterTrie[Subscription] = FilterTrie()
         self._parked: FilterTrie[None] = FilterTrie()  # filters of sessions that are away, once each
         self._parked_counts: dict[bytes, int] = {}
@@ -132,13 +136,13 @@ class Router:
         return found
 
     def _work_out(self, topic_name: bytes) -> Route:
-        if len(self._routes) >= MAX_ROUTES:
-            self._routes.clear()
         feed = self.feed(topic_name)
         targets = self._targets(topic_name, feed)
         route = Route(topic_name, feed, targets, has_subscribers=bool(targets or self._parked.match(topic_name)))
-        self._routes[topic_name] = route
-        return route
+        self._target_count += len(targets)
+        if self._target_count > MAX_TARGETS:
+            self._clear()
+        return self._routes.remember(topic_name, route)
 
     def _targets(self, topic_name: bytes, feed: Feed | None) -> list[Target]:
         by_reader: dict[Reader | Group, list[Subscription]] = {}
@@ -183,9 +187,13 @@ class Router:
 
     def _forget(self, topic_filter: bytes) -> None:
         if b"+" in topic_filter or b"#" in topic_filter:
-            self._routes.clear()
+            self._clear()
         else:
             self._routes.pop(topic_filter, None)
+
+    def _clear(self) -> None:
+        self._routes.clear()
+        self._target_count = 0
 
     @property
     def subscription_count(self) -> int:

@@ -12,7 +12,7 @@ Owner: the event loop.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from highway.mqtt.topics import matches
@@ -23,9 +23,12 @@ from .cursor import Cursor
 from .delivery import Plan
 from .inflight import Inflight
 from .pace import Pace
+from .remembered import Remembered
+from .replay_from import source_of
 from .replay_options import NO_OPTIONS
 from .shared_slices import kind_of
 from .snapshot import Snapshot
+from .subscription_trie import FilterTrie
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,6 +52,8 @@ ORDINARY = b""
 # Topics whose plan a reader remembers. A reader of 100,000 topics works plans out again now and then (2 us each)
 # rather than hold 40 MB of them.
 MAX_PLANS = 4096
+# Subscriptions of one reader that are looked at one by one for each new topic (half a microsecond each).
+MANY_SUBSCRIPTIONS = 16
 
 # Gaps that a session remembers for whoever asks; each was logged when it was met.
 MAX_MISSED = 20
@@ -85,6 +90,7 @@ class Reader:
     """A set of subscriptions that share their positions: one copy of each message for all of them."""
 
     __slots__ = (
+        "_index",
         "_kind",
         "addressed",
         "cursors",
@@ -105,8 +111,9 @@ class Reader:
         self.source = source  # ORDINARY, or the name of the $replay or $log subscription
         self.addressed = addressed  # deliver under $log/<offset>/<topic>
         self.subscriptions: dict[bytes, Subscription] = {}
+        self._index: FilterTrie[Subscription] | None = None  # of them, where they are many
         self.cursors: dict[Feed, Cursor] = {}
-        self.plans: dict[bytes, Plan] = {}
+        self.plans: Remembered[Plan] = Remembered(MAX_PLANS)
         self.since = False
         self.options = NO_OPTIONS
         self.until: dict[str, int] = {}  # offset by log where the reader ends
@@ -136,15 +143,30 @@ class Reader:
         if before is not None:
             subscription.since = before.since
         self.subscriptions[subscription.name] = subscription
-        self.changed()
+        if self._index is not None:
+            self._index.add(subscription.topic_filter, subscription.name, subscription)
+        self.plans.clear()
+        self._kind = False
+        self.since = self.since or bool(subscription.since)
         return subscription
 
     def remove(self, name: bytes) -> Subscription | None:
         """Take a subscription out; cursors that nothing needs any more go with it."""
         subscription = self.subscriptions.pop(name, None)
         if subscription is not None:
-            self.changed()
+            if self._index is not None:
+                self._index.remove(subscription.topic_filter, name)
+            self.plans.clear()
+            self._kind = False
+            if subscription.since:
+                self.changed()
         return subscription
+
+    def begins_at(self, subscription: Subscription, log: str, offset: int) -> None:
+        """A subscription begins at `offset` of a log that the reader has not read as far as that yet."""
+        subscription.since[log] = offset
+        self._kind = False
+        self.since = True
 
     def changed(self) -> None:
         """Forget what was worked out from the subscriptions before they changed."""
@@ -185,13 +207,19 @@ class Reader:
 
     def make_plan(self, topic_name: bytes) -> Plan:
         """Work out, and remember, how messages of a topic go to this reader: where a filter matches. [MQTT-3.3.2-3]"""
-        if len(self.plans) >= MAX_PLANS:
-            self.plans.clear()
-        granted: list[Subscription] = []
-        if self.may_read(topic_name):
-            granted = [s for s in self.subscriptions.values() if matches(s.topic_filter, topic_name)]
-        plan = self.plans[topic_name] = Plan(topic_name, granted)
-        return plan
+        granted = self._matching(topic_name) if self.may_read(topic_name) else ()
+        return self.plans.remember(topic_name, Plan(topic_name, granted))
+
+    def _matching(self, topic_name: bytes) -> Sequence[Subscription]:
+        """The subscriptions whose filters match."""
+        if len(self.subscriptions) <= MANY_SUBSCRIPTIONS:
+            return [s for s in self.subscriptions.values() if matches(s.topic_filter, topic_name)]
+        index = self._index
+        if index is None:
+            index = self._index = FilterTrie()
+            for subscription in self.subscriptions.values():
+                index.add(subscription.topic_filter, subscription.name, subscription)
+        return [subscription for _, _, subscription in index.match(topic_name)]
 
     def may_read(self, topic_name: bytes) -> bool:
         """Whether the client's rights, now, let it have a message of that topic from this reader."""
@@ -210,9 +238,7 @@ class Reader:
         """Whether a subscription that matches had begun when `offset` was given; asked only where one began late."""
         log = self.session.broker.router.feed(topic_name)
         name = log.log.name if log is not None else ""
-        return any(
-            s.since.get(name, 0) <= offset and matches(s.topic_filter, topic_name) for s in self.subscriptions.values()
-        )
+        return any(s.since.get(name, 0) <= offset for s in self._matching(topic_name))
 
 
 class Session:
@@ -273,7 +299,7 @@ class Session:
         self.behind: dict[Cursor, None] = {}  # cursors in CATCHUP, in the order of their turns
         self.inflight = Inflight()
         self.resend: deque[tuple[int, Entry]] = deque()  # of an earlier connection, not sent again yet
-        self.retained: deque[Snapshot] = deque()  # retained messages still to be sent, by subscription
+        self.retained: OrderedDict[bytes, Snapshot] = OrderedDict()  # still to be sent, by subscription
         self.rewound = False  # a cursor was moved back: what is in flight may not be in the order of the offsets
         self.snapshots_stored = False  # the journal knows of unfinished ones
         self.received: set[int] = set()  # QoS 2 packet ids that came in and were not released
@@ -369,13 +395,12 @@ class Session:
 
     def add_snapshot(self, subscription: Subscription, starts: dict[str, int]) -> None:
         """Send the retained messages that a subscription selects, from the beginning."""
-        self.drop_snapshot(subscription.name)
-        self.retained.append(Snapshot(subscription, starts))
+        self.retained[subscription.name] = Snapshot(subscription, starts)
+        self.retained.move_to_end(subscription.name)
 
     def drop_snapshot(self, name: bytes) -> None:
         """Send no more retained messages for a subscription."""
-        if self.retained:
-            self.retained = deque(snapshot for snapshot in self.retained if snapshot.subscription.name != name)
+        self.retained.pop(name, None)
 
     def has_snapshot_in_flight(self) -> bool:
         """Whether retained messages are still to be sent, or to be acknowledged."""
@@ -393,7 +418,8 @@ class Session:
     @property
     def subscription_count(self) -> int:
         """Subscriptions of every kind."""
-        return len(self.groups) + sum(len(reader.subscriptions) for reader in self.readers.values())
+        # Each $replay and $log has a reader of its own.
+        return len(self.groups) + len(self.readers[ORDINARY].subscriptions) + len(self.readers) - 1
 
     def cursors(self) -> Iterator[Cursor]:
         """Every cursor of every reader."""
@@ -402,4 +428,8 @@ class Session:
 
     def reader_of(self, name: bytes) -> Reader | None:
         """The reader that holds the subscription with that name."""
-        return next((reader for reader in self.readers.values() if name in reader.subscriptions), None)
+        for source in (ORDINARY, source_of(name)):
+            reader = self.readers.get(source)
+            if reader is not None and name in reader.subscriptions:
+                return reader
+        return None

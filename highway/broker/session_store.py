@@ -5,7 +5,7 @@
     p/<client id> NUL <log> NUL <source>     position of one cursor, u64: below it everything is acknowledged or in o/
     o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source; with state bit 7
                                              one that no log holds: taken at ms u64, topic length u16, properties length
-                                             u16, topic, properties, payload (state bit 6: RETAIN)
+                                             u32, topic, properties, payload (state bit 6: RETAIN)
     g/<share name and filter> NUL <log>      position of a group of a shared subscription, as p/
     q/<client id> NUL <packet id, 2 B>       a QoS 2 message that came in and was not released
     w/<client id>                            the will of a connection: see `wills`
@@ -65,7 +65,7 @@ _POSITION = struct.Struct(">Q")
 _INFLIGHT = struct.Struct(">BQ")
 _RETAINED = struct.Struct(">BHQ")
 _PUBLISHER = struct.Struct(">H")
-_MESSAGE = struct.Struct(">HH")
+_MESSAGE = struct.Struct(">HI")  # subscription identifiers may come on top of what a publisher may send
 _FLAG_PUBLISHER = 0x80  # of the QoS byte of a retained message
 _FLAG_MESSAGE, _FLAG_RETAIN = 0x80, 0x40  # of the state byte of a message in flight
 
@@ -77,7 +77,7 @@ def session_put(session: Session) -> tuple[bytes, bytes]:
         "expiry_ms": session.expiry_ms,
         "expires_at_ms": session.expires_at_ms,
         "next_packet_id": session.inflight.next_id,
-        "snapshots": [snapshot.subscription.name.decode() for snapshot in session.retained],
+        "snapshots": [snapshot.subscription.name.decode() for snapshot in session.retained.values()],
         "subscriptions": [
             {
                 "name": s.name.decode(),
@@ -290,14 +290,14 @@ def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Ses
         reader = session.readers.get(source)
         if reader is None:
             reader = session.readers[source] = Reader(session, source, addressed=row["addressed"])
-        subscription = reader.add(_load_subscription(reader, row))
+        subscription = _load_subscription(reader, row)
         subscription.since = row["since"]
+        reader.add(subscription)
         if (replay := row.get("replay")) is not None:
             options = ReplayOptions(
                 start_text=replay["start_text"].encode(), rate=replay["rate"], with_offset=replay["with_offset"]
             )
             reader.set_options(options, replay["until"])
-        reader.changed()
     for name in stored.get("snapshots", ()):
         promised = session.readers[ORDINARY].subscriptions.get(name.encode())
         if promised is not None:

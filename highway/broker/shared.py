@@ -26,6 +26,7 @@ from . import delivery, message_expiry
 from .authorisation import Right, right_to_read
 from .inflight import SENT_1
 from .publisher_mark import FLAG_PUBLISHER, split_publisher
+from .remembered import Remembered
 from .replay_options import NO_OPTIONS
 from .session import Session, Subscription
 
@@ -56,17 +57,15 @@ class Member:
         self.addressed = False
         self.options = NO_OPTIONS
         self.notice = b""
-        self.plans: dict[bytes, delivery.Plan] = {}
+        self.plans: Remembered[delivery.Plan] = Remembered(MAX_PLANS)
         self.pieces: list[bytes] = []  # of the turn at hand
 
     def plan(self, topic_name: bytes) -> delivery.Plan:
         """How a message of a topic goes to this member."""
         plan = self.plans.get(topic_name)
         if plan is None:
-            if len(self.plans) >= MAX_PLANS:
-                self.plans.clear()
             granted = [self.subscription] if self.may_read(topic_name) else []
-            plan = self.plans[topic_name] = delivery.Plan(topic_name, granted)
+            plan = self.plans.remember(topic_name, delivery.Plan(topic_name, granted))
         return plan
 
     def may_read(self, topic_name: bytes) -> bool:
@@ -98,7 +97,7 @@ class Group:
         self.routed = Subscription(self, source, topic_filter, 2)  # the group's one entry in the router
         self._turn = 0  # index of the member that comes next: the first that joined, then one after the other
         self._online: list[Member] = []
-        self._matching: dict[bytes, bool] = {}
+        self._matching: Remembered[bool] = Remembered(MAX_PLANS)
 
     def __repr__(self) -> str:
         return f"<Group {self.source!r} {len(self._online)} of {len(self.members)} online>"
@@ -209,9 +208,7 @@ class Group:
         """Whether the group's filter selects a topic."""
         verdict = self._matching.get(topic_name)
         if verdict is None:
-            if len(self._matching) >= MAX_PLANS:
-                self._matching.clear()
-            verdict = self._matching[topic_name] = matches(self.topic_filter, topic_name)
+            verdict = self._matching.remember(topic_name, matches(self.topic_filter, topic_name))
         return verdict
 
     def give(self, cursor: GroupCursor, record: Record) -> bool:

@@ -23,7 +23,7 @@ from highway.storage import Durability
 from .authorisation import Right, right_to_read
 from .inflight import Message
 from .replay import Answer, find_starts, range_of
-from .replay_from import FetchRequest, From, RangeRequest, ReplayRequest, Special, parse_special
+from .replay_from import FetchRequest, From, RangeRequest, ReplayRequest, Special, parse_special, source_of
 from .replay_options import NO_OPTIONS, options_of
 from .session import ORDINARY, Reader, Session, Subscription
 from .session_store import Puts, cursor_drop, group_puts, inflight_puts, position_puts, session_put
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from highway.mqtt import SharedFilter, SubscribePacket, Subscription as Request, UnsubscribePacket
     from highway.storage import Record, RecordBatch
 
+    from .broker import Broker
     from .client import Client
     from .feed import Feed
     from .shared import Group
@@ -58,8 +59,10 @@ class SubscribeOperation:
         self._packet = packet
         self._codes: list[int | None] = [None] * len(packet.subscriptions)
         self._options = NO_OPTIONS
-        self._replies: list[tuple[Message, int]] = []  # one PUBLISH for each granted $fetch or $range, and its QoS
+        # One PUBLISH for each granted $fetch or $range: index of the filter, message, QoS.
+        self._replies: list[tuple[int, Message, int]] = []
         self._joined: list[Group] = []
+        self._puts: Puts = []  # beside the session and its positions
         self._complete = False
         # What was published before is visible, and its retained messages are there, before the SUBACK goes out.
         self._due = Durability.BALANCED if session.persistent else Durability.FAST
@@ -115,6 +118,7 @@ class SubscribeOperation:
         self._check_right(Right.SUBSCRIBE, name)
         self._check_count(name)
         session, router = self._session, self._broker.router
+        self._end_replay(name)
         reader = session.readers[ORDINARY]
         is_new = name not in reader.subscriptions
         subscription = reader.add(self._make(reader, request, name))
@@ -126,13 +130,22 @@ class SubscribeOperation:
                 cursor = reader.place(feed, feed.visible)
             if is_new and not cursor.live and start > cursor.next_offset:
                 # The reader still has messages to read here that this subscription is not about.
-                subscription.since[feed.log.name] = start
-        reader.changed()
+                reader.begins_at(subscription, feed.log.name, start)
         router.add(subscription)  # in place of one of that name: 5.0 [MQTT-3.8.4-4]
         # 3.1.1 [MQTT-3.3.1-6]; 5.0 [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]. They wait behind the cork.
         if request.retain_handling == 0 or (request.retain_handling == 1 and is_new):
             session.add_snapshot(subscription, starts if is_new else {})
         self._codes[index] = request.qos
+
+    def _end_replay(self, name: bytes) -> None:
+        """An ordinary subscription replaces one to the same filter that was given a `replay-from`."""
+        session = self._session
+        reader = session.readers.get(source_of(name))
+        if reader is None or name not in reader.subscriptions:
+            return
+        self._broker.router.remove(reader.subscriptions[name])
+        self._puts += [cursor_drop(reader.drop(feed)) for feed in list(reader.cursors)]
+        del session.readers[reader.source]
 
     def _begin(self, feed: Feed) -> int:
         """Where a subscription that is made now begins in a log: behind all that was published before."""
@@ -244,7 +257,7 @@ class SubscribeOperation:
         feed.log.fetch(special.offset, found)
 
     def _grant_reply(self, index: int, request: Request, payload: bytes, qos: int, properties: bytes = b"") -> None:
-        self._replies.append((Message(request.topic_filter, payload, qos, False, properties), qos))
+        self._replies.append((index, Message(request.topic_filter, payload, qos, False, properties), qos))
         self._codes[index] = request.qos
         self._finish_when_complete()
 
@@ -252,7 +265,7 @@ class SubscribeOperation:
         self._check_right(Right.REPLAY, special.topic_filter)
         self._check_count(request.topic_filter)
         session = self._session
-        source = (b"$log/" if special.with_offset else b"$replay/") + special.topic_filter
+        source = source_of(request.topic_filter)
         reader = session.readers.get(source)
         if (
             reader is not None
@@ -342,8 +355,14 @@ class SubscribeOperation:
         if None in self._codes or self._complete:
             return
         self._complete = True
-        if self._session.persistent:
-            puts = [session_put(self._session), *position_puts(self._session)]
+        session, broker = self._session, self._broker
+        if not self._alive():
+            # What there is to store of the session was stored when its connection ended, or is gone for good.
+            if session.persistent and self._puts and broker.sessions.get(session.client_id) is session:
+                broker.store(self._puts)
+            return
+        if session.persistent:
+            puts = [*self._puts, session_put(self._session), *position_puts(self._session)]
             for group in self._joined:
                 puts += group_puts(group)
             self._broker.store(puts)
@@ -354,6 +373,7 @@ class SubscribeOperation:
         if not self._alive():
             return  # the connection went, and the cork with it
         session.corked -= 1
+        replies = self._replies_that_fit()
         # A session that nothing is stored of needs no disk.
         granted = error is None or not session.persistent
         # One code for each filter, the QoS granted or why not: 3.1.1 [MQTT-3.8.4-5], 5.0 [MQTT-3.8.4-6], [MQTT-3.8.4-7],
@@ -363,13 +383,36 @@ class SubscribeOperation:
         if self._reason and session.wants_reasons and session.version == V5:  # 5.0 [MQTT-3.1.2-29]
             suback.properties.reason_string = self._reason
         client.link.write(encode_within(suback, session.version, session.max_packet_bytes or MAX_PACKET_BYTES))
-        for message, qos in self._replies:
+        for message, qos in replies:
             packet_id = session.inflight.take_message(message, qos) if qos else 0
             session.send(message.encode(session.version, qos, packet_id), 1)
         for group in self._joined:
             group.step_back()
             group.came_online(session)
         self._broker.pump_later(session)
+
+    def _replies_that_fit(self) -> list[tuple[Message, int]]:
+        """The replies that can be sent; the filters of the others are refused.
+
+        A request of 20 bytes may ask for a megabyte: who does not read what it asked for gets no more of it, and what
+        it does not acknowledge is no more than its window.
+        """
+        session = self._session
+        room = 0 if self._client.link.congested else self._broker.settings.write_buffer_bytes
+        quota = session.quota
+        found = []
+        for index, message, qos in self._replies:
+            if room <= 0:
+                self._refuse(index, ProtocolError("more was asked for than is being read", QUOTA_EXCEEDED))
+                continue
+            room -= len(message.topic_name) + len(message.properties) + len(message.payload)
+            if qos and quota <= 0:
+                self._codes[index] = 0  # granted is what can be given
+                found.append((message, 0))
+                continue
+            quota -= qos > 0
+            found.append((message, qos))
+        return found
 
 
 def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> None:
@@ -379,6 +422,7 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
     # one that is gone, and what was sent is completed: [MQTT-3.10.4-2], [MQTT-3.10.4-3].
     puts: Puts = inflight_puts(session) if session.persistent else []
     codes = []
+    changed: dict[Reader, None] = {}
     for name in packet.topic_filters:
         if name in session.groups:
             puts += broker.leave_group(session, name)
@@ -391,8 +435,9 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
             continue
         broker.router.remove(subscription)
         session.drop_snapshot(name)
-        needed = broker.router.feeds_of(s.topic_filter for s in reader.subscriptions.values())
-        for feed in [feed for feed in reader.cursors if feed not in needed]:
+        changed[reader] = None
+    for reader in changed:
+        for feed in [feed for feed in reader.cursors if not _needs(broker, reader, feed)]:
             puts.append(cursor_drop(reader.drop(feed)))
         if not reader.subscriptions and reader.source != ORDINARY:
             del session.readers[reader.source]
@@ -410,3 +455,8 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
         return
     broker.store([session_put(session), *puts])
     broker.storage.after(Durability.BALANCED, answer)
+
+
+def _needs(broker: Broker, reader: Reader, feed: Feed) -> bool:
+    """Whether a subscription of a reader can reach the messages of a log."""
+    return any(feed in broker.router.feeds_of([s.topic_filter]) for s in reader.subscriptions.values())

@@ -9,11 +9,11 @@ from __future__ import annotations
 from highway.errors import MalformedPacketError, MqttError, ProtocolError
 from highway.mqtt.acks import RULE_PACKET_ID, read_puback_run
 from highway.mqtt.connect import ConnackPacket, ConnectPacket, UnsupportedVersionError, read_level
-from highway.mqtt.control import AuthPacket, DisconnectPacket
+from highway.mqtt.control import AuthPacket, DisconnectPacket, PingreqPacket
 from highway.mqtt.packets import Event, PubackPacket, PubackRun, decode_body
 from highway.mqtt.publish import PublishReader
 from highway.mqtt.reason_codes import CONNECT_RETURN_CODES, REASON_CODES, V5, V31, V311, PacketType, ReasonCode
-from highway.mqtt.state import Signal, State, first_byte_error, first_bytes, next_state
+from highway.mqtt.state import TRANSITIONS, Signal, State, first_byte_error, first_bytes, next_state
 from highway.mqtt.wire import MAX_REMAINING_LENGTH, NeedMoreData, Reader
 
 __all__ = ["MAX_CONNECT_BYTES", "MAX_PACKET_BYTES", "ServerProtocol"]
@@ -31,6 +31,15 @@ _JUDGE_ALWAYS_BYTES = 1_024
 # Looked up for each packet, where the attribute of an enum is slow.
 _PUBLISH = int(PacketType.PUBLISH)
 _PUBACK = int(PacketType.PUBACK)
+_PINGREQ = int(PacketType.PINGREQ)
+_PING = PingreqPacket()
+# Packets that change what may come next; all others leave the state as it is.
+_MOVING = {
+    int(event)
+    for state, row in TRANSITIONS.items()
+    for event, following in row.items()
+    if isinstance(event, PacketType) and following is not state
+}
 
 # Packets of a fixed size before 5.0, by type, as remaining length. PINGREQ has none in 5.0 either.
 _FIXED_LENGTHS: dict[int, int] = {
@@ -52,12 +61,14 @@ class ServerProtocol:
 
     __slots__ = (
         "_authentication_method",
+        "_backlog",
         "_connect_version",
         "_first_bytes",
         "_held",
         "_held_bytes",
         "_judged_bytes",
         "_limit",
+        "_max_events",
         "_max_packet_bytes",
         "_needed_bytes",
         "_publishes",
@@ -76,8 +87,13 @@ class ServerProtocol:
         max_connect_bytes: int = MAX_CONNECT_BYTES,
         versions: tuple[int, ...] = (V31, V311, V5),
         topic_alias_maximum: int = 0,
+        max_events: int = 1 << 62,
     ) -> None:
-        """`max_packet_bytes` counts the whole packet, as 5.0's Maximum Packet Size does."""
+        """`max_packet_bytes` counts the whole packet, as 5.0's Maximum Packet Size does.
+
+        `max_events` bounds what one call of `receive_data` returns, so that a flood of small packets can be worked off
+        in parts: see `has_more`.
+        """
         self.version = 0
         self.state = State.CONNECT_AWAITED
         self.error: MqttError | None = None
@@ -85,6 +101,8 @@ class ServerProtocol:
         self._max_packet_bytes = max_packet_bytes
         self._limit = min(max_connect_bytes, max_packet_bytes)
         self._topic_alias_maximum = topic_alias_maximum
+        self._max_events = max_events
+        self._backlog = b""  # what comes behind the last event of a call that reached the limit
         self._first_bytes = first_bytes(self.state, 0)
         self._publishes: PublishReader | None = None
         self._authentication_method: str | None = None
@@ -100,6 +118,11 @@ class ServerProtocol:
         """How many bytes of an incomplete packet are held."""
         return self._held_bytes
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the last call stopped at `max_events`: `receive_data(b"")` goes on."""
+        return bool(self._backlog)
+
     def receive_data(self, data: bytes) -> list[Event]:
         """The events in `data`, in order. The caller handles them first and looks at `error` then.
 
@@ -111,7 +134,9 @@ class ServerProtocol:
         if self.state is State.CLOSED:
             return events
         try:
-            if self._held:
+            if self._backlog:
+                data, self._backlog = self._backlog + data, b""
+            elif self._held:
                 data = self._collect(data)
             if data:
                 self._parse(data, events)
@@ -156,6 +181,7 @@ class ServerProtocol:
         if self.state is State.CLOSED:
             self._held = []
             self._held_bytes = 0
+            self._backlog = b""
 
     def _collect(self, data: bytes) -> bytes:
         """All bytes held and `data`, once a packet may be complete; b"" until then."""
@@ -177,7 +203,7 @@ class ServerProtocol:
         """Append the events of all whole packets in `data`, keep the rest."""
         position = 0
         size = len(data)
-        while position < size:
+        while position < size and len(events) < self._max_events:
             first = data[position]
             packet_type = self._first_bytes[first]
             if not packet_type:
@@ -210,7 +236,7 @@ class ServerProtocol:
                 if self.state is State.CLOSED:
                     return
         if position < size:
-            self._hold(data[position:], size - position + 1)
+            self._keep(data[position:], len(events))
 
     def _read_length(self, data: bytes, position: int) -> tuple[int, int]:
         """(remaining length, start of the body) of the packet at `position`; (0, 0) when the length is not all here."""
@@ -253,6 +279,13 @@ class ServerProtocol:
                 f"{PacketType(packet_type).name} with a remaining length of {remaining}, not {fixed}", position=1
             )
 
+    def _keep(self, rest: bytes, event_count: int) -> None:
+        """Keep `rest`, which begins with a packet that was not looked at, or with an incomplete header."""
+        if event_count >= self._max_events:
+            self._backlog = rest
+        else:
+            self._hold(rest, len(rest) + 1)
+
     def _hold(self, rest: bytes, needed: int) -> None:
         """Keep `rest`, the beginning of a packet that can't be complete before there are `needed` bytes."""
         self._held = [rest]
@@ -293,6 +326,9 @@ class ServerProtocol:
     def _read_packet(self, packet: bytes, body: int, events: list[Event]) -> None:
         """Append the event of one whole packet that is neither PUBLISH nor a plain PUBACK."""
         first = packet[0]
+        if first >> 4 == _PINGREQ:
+            events.append(_PING)
+            return
         reader = Reader(packet, body, len(packet))
         if first >> 4 == PacketType.CONNECT:
             events.append(self._read_connect(reader, first & 0x0F))
@@ -305,7 +341,8 @@ class ServerProtocol:
             self._check_disconnect(event)
         elif isinstance(event, AuthPacket):
             self._check_auth(event)
-        self._enter(PacketType(first >> 4))
+        if first >> 4 in _MOVING:
+            self._enter(PacketType(first >> 4))
         events.append(event)  # type: ignore[arg-type]
 
     def _read_connect(self, reader: Reader, flags: int) -> ConnectPacket:

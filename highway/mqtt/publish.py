@@ -380,8 +380,9 @@ class PublishHeads(dict[int, bytes]):
 
     __slots__ = ("_after", "_before", "_fixed_length")
 
-    # Sizes remembered for one topic before all are forgotten; a head is rebuilt in under a microsecond.
-    MAX_SIZES = 4_096
+    # Sizes remembered for one topic before all are forgotten: a device has a few, a broker has many devices. A head is
+    # rebuilt in under a microsecond.
+    MAX_SIZES = 64
 
     def __init__(self, first_byte: int, topic_name: bytes, tail_length: int = 0, suffix: bytes = b"") -> None:
         super().__init__()

@@ -28,6 +28,19 @@ logger = logging.getLogger("highway.server")
 
 # A peer that does not read may keep its last bytes this long after we closed, then they are thrown away.
 LINGER_S = 5.0
+# Messages wait in the log when the write buffer is full; answers can't. From a peer that lets them grow to this many
+# times the buffer's limit no more requests are taken until it reads. Blocking clients that send for a while and read
+# afterwards stay far below it.
+UNREAD_FACTOR = 4
+# A process that stood still (a debugger, a paused virtual machine) finds timers due and bytes unread: those come first.
+GRACE_S = 0.1
+
+# Packets, or runs of PUBLISH or PUBACK, that are taken from a peer in one turn of the loop: a flood of the smallest has
+# 130,000 of them in one read, and everybody else waits for as long as that takes.
+TURN_EVENTS = 1024
+
+# Why nothing is read from the peer.
+_ASKED, _UNREAD, _BUSY = 1, 2, 4
 
 
 class Connections:
@@ -61,11 +74,14 @@ class Connection(asyncio.Protocol):
         "_accepted_at",
         "_client",
         "_heard_at",
+        "_is_overdue",
         "_keep_alive_s",
+        "_paused",
         "_protocol",
         "_shared",
         "_timer",
         "_transport",
+        "_unread_bytes",
         "congested",
         "peer",
     )
@@ -75,13 +91,18 @@ class Connection(asyncio.Protocol):
         self._accepted_at = accepted_at
         settings = shared.broker.settings
         self._protocol = ServerProtocol(
-            max_packet_bytes=settings.max_packet_bytes, topic_alias_maximum=TOPIC_ALIAS_MAXIMUM
+            max_packet_bytes=settings.max_packet_bytes,
+            topic_alias_maximum=TOPIC_ALIAS_MAXIMUM,
+            max_events=TURN_EVENTS,
         )
         self._client = Client(shared.broker, self)
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
         self._keep_alive_s = 0.0
+        self._is_overdue = False  # silent for too long when last looked at
+        self._paused = 0  # reasons
+        self._unread_bytes = 0  # in the write buffer when the keep alive was last looked at
         self.congested = False
         self.peer = "?"
 
@@ -105,19 +126,42 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._shared.loop.time()
         self._shared.broker.counters.bytes_received += len(data)
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
         protocol = self._protocol
         events = protocol.receive_data(data)
         if events:
             self._client.handle(events)
         if protocol.error is not None:
             self._violated(protocol.error)
+        elif protocol.has_more:
+            self._pause(_BUSY)
+            self._shared.loop.call_soon(self._take_more)
+        elif self._paused & _BUSY:
+            self._resume(_BUSY)
+        if self.congested:
+            self.mind_unread()
+
+    def _take_more(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._take(b"")
 
     def pause_writing(self) -> None:
         self.congested = True
 
     def resume_writing(self) -> None:
         self.congested = False
+        self._resume(_UNREAD)
         self._shared.broker.drained(self._client)
+
+    def mind_unread(self) -> None:
+        """Take no more requests from a peer that doesn't read the answers to those before."""
+        transport = self._transport
+        limit = UNREAD_FACTOR * self._shared.broker.settings.write_buffer_bytes
+        if transport is not None and not transport.is_closing() and transport.get_write_buffer_size() > limit:
+            self._unread_bytes = transport.get_write_buffer_size()
+            self._pause(_UNREAD)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         if self._timer is not None:
@@ -170,12 +214,23 @@ class Connection(asyncio.Protocol):
         self._timer = self._shared.loop.call_later(LINGER_S, transport.abort)
 
     def pause_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._pause(_ASKED)
 
     def resume_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._resume(_ASKED)
+
+    def _pause(self, reason: int) -> None:
+        transport = self._transport
+        if not self._paused and transport is not None and not transport.is_closing():
+            transport.pause_reading()
+        self._paused |= reason
+
+    def _resume(self, reason: int) -> None:
+        was_paused, transport = self._paused, self._transport
+        self._paused &= ~reason
+        if was_paused and not self._paused and transport is not None and not transport.is_closing():
+            self._heard_at = self._shared.loop.time()  # it could not be heard before
+            transport.resume_reading()
 
     # Timers and faults.
 
@@ -186,12 +241,23 @@ class Connection(asyncio.Protocol):
     def _check_keep_alive(self) -> None:
         # One timer a connection that is moved on when it fires, so that a packet costs it nothing.
         left = self._heard_at + self._keep_alive_s - self._shared.loop.time()
+        was_overdue, self._is_overdue = self._is_overdue, left <= 0
+        if self._is_overdue:
+            left = self._keep_alive_s if self._is_excused() else 0 if was_overdue else GRACE_S
         if left > 0:
             self._timer = self._shared.loop.call_later(left, self._check_keep_alive)
             return
         # Silent for one and a half times the keep alive: 3.1.1 [MQTT-3.1.2-24], 5.0 [MQTT-3.1.2-22].
         logger.info("client %s at %s: closed: silent for %g s", self._client.client_id, self.peer, self._keep_alive_s)
         self._client.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
+
+    def _is_excused(self) -> bool:
+        """Whether the peer is silent because nothing is read from it, and reads what it is sent."""
+        transport = self._transport
+        if not self._paused or transport is None:
+            return False
+        before, self._unread_bytes = self._unread_bytes, transport.get_write_buffer_size()
+        return not self._paused & _UNREAD or self._unread_bytes < before
 
     def _violated(self, error: MqttError) -> None:
         transport = self._transport

@@ -101,6 +101,8 @@ class WebSocketTransport(asyncio.Protocol, asyncio.Transport):
             elif websocket.state not in (State.CONNECTING, State.OPEN):
                 connection.close()  # as the peer asks for
         self._send_out()
+        if self._connection.congested:
+            self._connection.mind_unread()  # pongs are answers, too
 
     def pause_writing(self) -> None:
         self._connection.pause_writing()
@@ -161,6 +163,9 @@ class WebSocketTransport(asyncio.Protocol, asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         if self._below is not None:
             self._below.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent_bytes + (0 if self._below is None else self._below.get_write_buffer_size())
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default if self._below is None else self._below.get_extra_info(name, default)

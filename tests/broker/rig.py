@@ -203,6 +203,10 @@ class Peer5(Peer):
         return packets5.parse_disconnect(first, body)[0]
 
 
+# Every rig of the test at hand, for its end: one that is not let go of keeps a dozen descriptors open.
+RIGS: list[Rig] = []
+
+
 class Rig:
     """One broker; `entries` are (filter, log name, durability)."""
 
@@ -224,6 +228,7 @@ class Rig:
         self.start()
 
     def start(self) -> None:
+        RIGS.append(self)
         self.storage = Storage.open(
             self.directory, self.logs, scheduler=self.scheduler, clock=self.clock, settings=SMALL, threads=False
         )
@@ -253,10 +258,22 @@ class Rig:
 
     def kill(self) -> None:
         """The process dies and is started again: nothing is parked, nothing closed but what the kernel closes."""
-        self.storage._filesystem.close(self.storage._lock)
+        self._let_go()
         self.scheduler.soon.clear()
         self.scheduler.timers.clear()
         self.start()
+
+    def _let_go(self) -> None:
+        """Close every descriptor, as the kernel does with those of a process that is gone; nothing is written."""
+        storage = self.storage
+        if not storage.closed:
+            storage._journal.stop()
+            storage._files.close()
+            storage._filesystem.close(storage._lock)
+
+    def dispose(self) -> None:
+        """The test is over."""
+        self._let_go()
 
     def restart(self) -> None:
         """Stop cleanly and start again on the same directory."""

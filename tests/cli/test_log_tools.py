@@ -10,7 +10,7 @@ import pytest
 
 from highway.cli.exits import Exit
 from highway.storage import verification
-from tests.cli.data_directory import LOGS, SETTINGS, RunningStorage, fill, flip, killed, open_storage, payload, stopped
+from tests.cli.data_directory import LOGS, RunningStorage, fill, flip, killed, open_storage, payload, stopped
 
 
 @pytest.fixture(autouse=True)
@@ -385,7 +385,3 @@ def test_a_bar_of_bytes_only_where_somebody_sees_it(highway, data, monkeypatch):
     ran = highway("log", "verify")
     assert ran.code == 0
     assert ran.out.splitlines()[-1].endswith("intact")
-
-
-def test_settings_of_the_tests_make_small_files():
-    assert SETTINGS.journal_file_bytes < 1 << 20

@@ -1,8 +1,8 @@
-"""The running count that `highway pub -l` shows on a terminal."""
+"""The running count and the bar of bytes that are shown on a terminal."""
 
 from __future__ import annotations
 
-from highway.cli.progress import MessageCounter
+from highway.cli.progress import ByteBar, MessageCounter
 
 
 def test_count_stays_on_standard_error(capfd):
@@ -12,3 +12,10 @@ def test_count_stays_on_standard_error(capfd):
     captured = capfd.readouterr()
     assert captured.out == ""
     assert "1,500 messages acknowledged" in captured.err
+
+
+def test_bar_of_bytes_stays_on_standard_error(capfd):
+    with ByteBar("verified", 1000) as bar:
+        bar.add(400)
+        bar.add(600)
+    assert capfd.readouterr().out == ""

@@ -111,6 +111,31 @@ def test_any_split_of_a_valid_stream_gives_the_same_events(stream, data):
     assert bytewise.error is None
 
 
+@pytest.mark.parametrize("max_events", [1, 2, 7])
+def test_a_flood_is_worked_off_in_parts_with_the_same_result(max_events):
+    stream = ConnectPacket(4, "c").encode() + b"".join(
+        PINGREQ + PubrelPacket(number).encode(4) + b"\x40\x02\0\1" * 3 + encode_publish(4, b"t", b"x") * 2
+        for number in range(1, 20)
+    )
+    whole, parts = ServerProtocol(), ServerProtocol(max_events=max_events)
+    expected = whole.receive_data(stream)
+    got = parts.receive_data(stream[:-2])
+    calls = 1
+    while parts.has_more:
+        calls += 1
+        found = parts.receive_data(b"")
+        assert len(found) <= max_events
+        got += found
+    got += parts.receive_data(stream[-2:])
+    while parts.has_more:
+        got += parts.receive_data(b"")
+    assert list(flat(got)) == list(flat(expected))
+    assert calls >= len(expected) // max_events
+    assert (parts.error, parts.pending_bytes) == (None, 0)
+    parts.receive_data(b"\xe0\0" + PINGREQ * 10)
+    assert not parts.has_more
+
+
 def test_one_byte_per_segment():
     stream = bytes.fromhex("101000044d5154540402003c000462797465820800010003622f740030070003622f746869")
     protocol = ServerProtocol()

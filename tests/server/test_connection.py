@@ -27,6 +27,7 @@ class SlowTransport:
     def __init__(self) -> None:
         self.written = b""
         self.closing = False
+        self.reading = True
 
     def get_extra_info(self, _name: str) -> tuple[str, int]:
         return "peer", 1
@@ -44,6 +45,15 @@ class SlowTransport:
         self.closing = True
 
     abort = close
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
 
 def test_nothing_is_written_behind_the_disconnect(tmp_path: Path) -> None:
@@ -68,3 +78,67 @@ def test_a_fault_before_connack_is_answered_with_connack(tmp_path: Path) -> None
     rig.settle()
     ((first, body),) = packets.PacketSplitter().feed(transport.written)
     assert packets5.parse_connack(first, body).reason_code == 0x81
+
+
+def connected(rig: Rig, keep_alive: int = 60) -> tuple[Connection, SlowTransport, Loop]:
+    loop = Loop(rig.clock)
+    connection = Connection(Connections(rig.broker, loop))  # type: ignore[arg-type]
+    transport = SlowTransport()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    connection.data_received(packets.connect("c", keep_alive=keep_alive))
+    return connection, transport, loop
+
+
+def test_who_does_not_read_the_answers_is_not_asked_for_more_requests(tmp_path: Path) -> None:
+    connection, transport, _ = connected(Rig(tmp_path, write_buffer_bytes=100))
+    transport.written = bytes(399)
+    connection.pause_writing()
+    connection.data_received(packets.PINGREQ)
+    assert not transport.reading
+    transport.written = b""
+    connection.resume_writing()
+    assert transport.reading
+
+
+def test_a_flood_of_small_packets_is_taken_in_parts(tmp_path: Path) -> None:
+    connection, transport, loop = connected(Rig(tmp_path))
+    transport.written = b""
+    connection.data_received(packets.PINGREQ * 5000)
+    assert (len(transport.written), transport.reading) == (2 * 1024, False)
+    loop.run()
+    assert (len(transport.written), transport.reading) == (2 * 5000, True)
+    connection.data_received(packets.PINGREQ * 5000)
+    connection.close()
+    loop.run()
+    assert len(transport.written) == 2 * 6024
+
+
+def test_a_client_is_heard_before_it_is_called_silent(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    connection, transport, loop = connected(rig, keep_alive=10)
+    rig.clock.advance(100.0)  # nothing ran for so long
+    loop.run()
+    connection.data_received(packets.PINGREQ)
+    rig.clock.advance(0.2)
+    loop.run()
+    assert not transport.closing
+    rig.clock.advance(15.1)
+    loop.run()
+    rig.clock.advance(0.2)
+    loop.run()
+    assert transport.closing
+
+
+def test_a_client_that_we_do_not_read_from_is_not_silent(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    connection, transport, loop = connected(rig, keep_alive=10)
+    connection.pause_reading()
+    for _ in range(5):
+        rig.clock.advance(16.0)
+        loop.run()
+    assert not transport.closing
+    connection.resume_reading()
+    for _ in range(3):
+        rig.clock.advance(16.0)
+        loop.run()
+    assert transport.closing
