@@ -1,8 +1,8 @@
 """The figures of coming back: `python -m tests.benchmarks.replay [a] [b] [c]`, each a heading of its own.
 
-    a   one session that missed a million messages
-    b   a thousand sessions that missed a thousand each, all back within a second
-    c   a subscriber that stops reading, and one that never acknowledges
+a   one session that missed a million messages
+b   a thousand sessions that missed a thousand each, all back within a second
+c   a subscriber that stops reading, and one that never acknowledges
 """
 
 from __future__ import annotations
