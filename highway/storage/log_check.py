@@ -121,6 +121,8 @@ class LogCheck:
         if check.index_fault is not None:
             span = (check.index_fault.position, None)
             self._add("index", path, span, check.index_fault.reason, remedy=remedy)
+        elif sealed and check.index_difference:
+            self._add("index", path, (0, None), check.index_difference, remedy=remedy)
         elif sealed and not check.has_index and not check.fault:
             self._add("index", path, (0, None), "a sealed segment without index", damaged=False, remedy=remedy)
 

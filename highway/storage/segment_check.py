@@ -37,6 +37,7 @@ class SegmentCheck:
     holes: list[tuple[int, int]] = field(default_factory=list)  # offsets between undamaged frames that neither has
     has_index: bool = False
     index_fault: CorruptionError | None = None
+    index_difference: str = ""  # what an undamaged index says wrongly: of an older state, if the segment is open again
 
 
 def check_segment(path: Path, files: Descriptors, on_bytes: Callable[[int], None]) -> SegmentCheck:
@@ -61,9 +62,7 @@ def check_segment(path: Path, files: Descriptors, on_bytes: Callable[[int], None
     if isinstance(stored, CorruptionError):
         check.index_fault = stored
     elif stored is not None and check.tail is None and not check.damaged:
-        reason = _difference(stored, header, index, positions)
-        if reason:
-            check.index_fault = CorruptionError(str(path.with_suffix(INDEX_SUFFIX)), 0, reason)
+        check.index_difference = _difference(stored, header, index, positions)
     segment.close()
     return check
 
@@ -126,7 +125,7 @@ def _walk(
 
 
 def _difference(stored: IndexFile, header: SegmentHeader, index: SparseIndex, frames: dict[int, FrameHeader]) -> str:
-    """Return what an undamaged index says wrongly, or ""."""
+    """Return in what an index differs from the frames, or ""."""
     if SegmentHeader.decode(stored.segment_header, "index") != header:
         return "the index is of another segment"
     if stored.index.totals() != index.totals():

@@ -17,6 +17,7 @@ import pytest
 from highway.errors import CorruptionError
 from highway.storage import Durability, LogSettings, verification
 from highway.storage.gaps import find_gap
+from highway.storage.index import IndexFile
 from highway.storage.journal_files import list_journal
 from highway.storage.layout import parse_format
 from highway.storage.repairing import repair, to_repair
@@ -423,3 +424,26 @@ def test_both_checkpoints_damaged_is_said_and_repaired_by_a_scan():
         )
         == 2
     )
+
+
+def test_the_index_of_a_segment_that_is_open_again_is_no_damage():
+    rig = Rig()
+    rig.open([LogSettings("a", SAFE, segment_bytes=300, flush_bytes=50, compression="none")])
+    states = []
+    rig.filesystem.on_operation = lambda operation: (
+        states.append(rig.filesystem.kill()) if operation.kind == "create" and operation.path.suffix == ".log" else None
+    )
+    for number in range(10):
+        rig.append("a", b"%d" % number + bytes(60))
+        rig.settle()
+    rig = Rig(states[1])  # the first segment is sealed and has an index, and there is no second one
+    rig.open([LogSettings("a", SAFE, flush_bytes=50, compression="none")])
+    base = rig.append("a", bytes(80))
+    rig.settle()
+    rig.close()
+    (index,) = [path for path in rig.filesystem._names if path.suffix == ".idx"]
+    stored = IndexFile.decode(rig.filesystem.content(index), "").index
+    assert stored.end_position < len(rig.filesystem.content(index.with_suffix(".log")))
+    assert not verify(DIRECTORY, filesystem=rig.filesystem).findings
+    rig.reopen()
+    assert max(rig.contents("a")) == base

@@ -454,7 +454,7 @@ def test_a_buffer_older_than_a_delta_can_say_begins_a_new_base():
 
 
 def test_the_cache_finds_by_offset_and_forgets_the_least_recently_used():
-    cache = BatchCache(3000)
+    cache = BatchCache(4000)
     for base in (0, 10, 20):
         cache.add(1, RecordBatch(base, 3, 0, 0, bytes(100)))
     assert cache.find(1, 12).base_offset == 10
