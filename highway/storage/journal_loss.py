@@ -43,6 +43,7 @@ class LostFrames(NamedTuple):
     offset: int
     length: int  # -1: nothing valid follows
     next_entry: int  # first entry of the valid frame behind them, 0 without one
+    room: int = 0  # bytes that they may have taken, where nothing can be read
 
 
 def account_for(lost: LostFrames, data: bytes, logs: Mapping[int, RecoveredLog], unreserved: Collection[str]) -> None:
@@ -53,7 +54,7 @@ def account_for(lost: LostFrames, data: bytes, logs: Mapping[int, RecoveredLog],
     entries = _entries(lost, data)
     if entries is not None and _explain(entries, logs):
         return
-    room = len(data) // RECORD_HEAD_BYTES + 1
+    room = max(len(data), lost.room) // RECORD_HEAD_BYTES + 1
     for log in logs.values():
         state = log.state
         if not lost.next_entry or log.last_entry < lost.next_entry:

@@ -1,11 +1,12 @@
 """Reading the journal back: every frame from a checkpoint on, and the verdict about the bytes that are none.
 
-A frame that fails its checks is one of three things:
+A frame that fails its checks is one of four things:
 
 - *The end.* Nothing valid follows it, or the frame that was to come next is the first of the next file.
 - *A torn tail.* Valid frames follow, but nobody has ever known the bad bytes to be synced: a power cut wrote pages out
   of order. The journal is cut there, the valid frames behind it too: what they hold was never acknowledged as durable,
   and showing them would show a hole.
+- *Unreadable.* The disk can't read what stands where the next frame would. That is reported like corruption.
 - *Corruption.* A later frame, or the checkpoint, says that the journal was synced beyond the bad bytes. Then they were
   good once, and what they held may have been acknowledged. That is reported, and reading goes on behind it.
 
@@ -100,14 +101,20 @@ def scan_journal(
     start_sequence, start_offset = split_position(start_position)
     found: list[FoundFrame] = []
     torn_ends: dict[Path, int] = {}
+    unreadable: dict[Path, list[tuple[int, int]]] = {}
     for sequence, path in scan.files:
         if sequence >= start_sequence:
             first = start_offset if sequence == start_sequence else FILE_HEADER_BYTES
-            found += _scan_file(filesystem, path, sequence, first, scan.damaged, torn_ends)
+            found += _scan_file(
+                filesystem, path, sequence, first, scan.damaged, torn_ends, unreadable.setdefault(path, [])
+            )
     durable_frame = max([durable_frame, *(frame.header.durable_frame for frame in found)])
     _judge(scan, found, durable_frame, directory)
     if scan.torn is None:
         _find_torn_frame(scan, torn_ends)
+    for sequence, path in scan.files:
+        if sequence >= split_position(scan.end_position)[0] and unreadable.get(path):
+            _lose_unreadable(scan, sequence, path, unreadable[path])
     return scan
 
 
@@ -188,17 +195,20 @@ def _scan_file(
     offset: int,
     damaged: list[CorruptionError],
     torn_ends: dict[Path, int],
+    unreadable: list[tuple[int, int]],
 ) -> Iterator[FoundFrame]:
     """Yield the valid frames of one file; note in `torn_ends` where a frame with a valid header but no body ends."""
     fd = filesystem.open(path)
     try:
-        data = read_salvaged(filesystem, fd, path, filesystem.size(fd), 0)
+        data = read_salvaged(filesystem, fd, path, filesystem.size(fd), 0, unreadable)
     finally:
         filesystem.close(fd)
     try:
         header = parse_file_header(data, str(path))
     except CorruptionError as error:
         damaged.append(error)  # a file has its header before it has its name, so this is damage and no torn write
+        if FRAME_MAGIC in data:
+            unreadable.append((0, len(data.rstrip(b"\0"))))  # without the salt in it nothing of the file can be checked
         return
     if header.sequence != sequence:
         return  # about to be recycled when the process ended: none of its frames is needed
@@ -273,3 +283,27 @@ def _find_torn_frame(scan: JournalScan, torn_ends: dict[Path, int]) -> None:
     for number, path in scan.files:
         if number == sequence and torn_ends.get(path, 0) > offset:
             scan.torn = TornTail(path, offset, torn_ends[path] - offset, [])
+
+
+def _lose_unreadable(scan: JournalScan, sequence: int, path: Path, unreadable: list[tuple[int, int]]) -> None:
+    """Note that frames may be lost where the disk can't read how the journal goes on: that is no end, and not torn.
+
+    Frames follow each other without a space, so an unreadable block further behind is one that held nothing.
+    """
+    end_sequence, start = split_position(scan.end_position)
+    stop = start + FRAME_HEADER_BYTES
+    if sequence > end_sequence:
+        start, stop = 0, FILE_HEADER_BYTES + FRAME_HEADER_BYTES
+    elif scan.torn is not None and scan.torn.path == path:
+        stop = scan.torn.offset + scan.torn.length
+    end = start
+    for bad_start, bad_end in sorted(unreadable):
+        if bad_start < max(stop, end + 1) and bad_end > start:
+            end = bad_end
+    if end == start:
+        return
+    scan.torn = None
+    until = scan.next_frame + (end - start) // FRAME_HEADER_BYTES + 1
+    scan.lost.append(LostFrames(scan.next_frame, until, path, start, -1, 0, end - start))
+    scan.next_frame = until
+    scan.damaged.append(CorruptionError(str(path), start, "the disk can't read how the journal goes on here"))

@@ -155,6 +155,9 @@ def sync_segments(logs: Collection[RecoveredLog], files: Descriptors, logs_direc
         filesystem.sync_dir(path.parent.parent)
     for segment in unsynced:
         segment.sync()
+        filesystem.sync_dir(
+            segment.path.parent
+        )  # it may have been written anew, and the name still lead to the old file
 
 
 def _reopen_last(log: RecoveredLog) -> None:

@@ -127,14 +127,15 @@ class SpaceGuard:
         self._rounds = 0
 
     def keep_back(self) -> None:
-        """Keep the space back, in this thread; a disk without room for it only costs the reserve."""
+        """Keep the space back, in this thread. A disk without room for it is full, now as at any other time."""
         try:
             made = self._reserve.make(0)
         except OSError as error:
             _logger.warning("RESERVE can't be made: %s", error)
             return
         if not made:
-            _logger.warning("no room for RESERVE of %s: %s free", *map(_mib, (self._reserve.size, self._free())))
+            free = _mib(self._reserve.free_bytes())
+            self.hit(DiskFullError(f"{free} are free, and RESERVE needs {_mib(self._reserve.size)}", "free some space"))
 
     def hit(self, error: DiskFullError) -> None:
         """Take note that something couldn't be written for want of space."""
@@ -156,9 +157,6 @@ class SpaceGuard:
     def _headroom(self) -> int:
         """Bytes that must be free beside RESERVE: the next journal file, or just anything to go on with."""
         return 0 if self._files.has_spare and self._reserve.size else self._files.file_bytes
-
-    def _free(self) -> int:
-        return self._reserve.free_bytes()
 
     def _given_up(self, outcome: object) -> None:
         if isinstance(outcome, Exception):
@@ -197,6 +195,7 @@ class SpaceGuard:
             committer.journal.lean = False
             committer.resume()
             self._prepare_spare()
+            self._reaper.run()  # its checkpoint may have had no room until now
             _logger.warning("there is space again: publishes are accepted")
             return
         if self._hit:

@@ -68,12 +68,13 @@ class ScanResult:
 class Window:
     """Buffered reading of a file of known length, so that walking small headers isn't one system call each."""
 
-    __slots__ = ("_data", "_read", "_start", "length")
+    __slots__ = ("_data", "_read", "_start", "length", "unreadable")
 
     def __init__(self, read: Callable[[int, int], bytes], length: int) -> None:
         """`read(length, position)` is pread, with CorruptionError for what the disk can't read."""
         self._read = read
         self.length = length
+        self.unreadable: list[tuple[int, int]] = []  # what `salvage` put zeros for
         self._start = 0
         self._data = b""
 
@@ -105,13 +106,27 @@ class Window:
         try:
             return self._read(length, position)
         except CorruptionError:
+            self.unreadable.append((position, position + length))
             return bytes(length)
 
 
-def read_salvaged(filesystem: FileSystem, fd: int, path: Path, length: int, position: int) -> bytes:
-    """Return bytes of a file, zeros for what the disk can't read; fewer where the file ends."""
+def read_salvaged(
+    filesystem: FileSystem,
+    fd: int,
+    path: Path,
+    length: int,
+    position: int,
+    unreadable: list[tuple[int, int]] | None = None,
+) -> bytes:
+    """Return bytes of a file, zeros for what the disk can't read; fewer where the file ends.
+
+    The ranges that it can't read are added to `unreadable`.
+    """
     window = Window(lambda length, position: read_or_report(filesystem, fd, path, length, position), position + length)
-    return window.salvage(position, length)
+    data = window.salvage(position, length)
+    if unreadable is not None:
+        unreadable += window.unreadable
+    return data
 
 
 class FrameWalk:

@@ -403,7 +403,7 @@ class SimulatedFileSystem:
         room = len(data)
         if self.capacity is not None:
             growth = max(0, position + len(data) - len(opened.node.cached))
-            room -= max(0, self._used() + growth - self.capacity)
+            room -= max(0, growth - max(0, self.capacity - self._used()))
         if failure is Failure.SHORT_WRITE:
             room = min(room, len(data) // 2)
         if room > 0:

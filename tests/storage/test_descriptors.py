@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 
-from highway.storage.descriptors import Descriptors
+from highway.storage.descriptors import Descriptors, descriptor_share
 from tests.storage.simulated_filesystem import SimulatedFileSystem
 
 ROOT = Path("/data")
@@ -67,3 +68,29 @@ def test_an_adopted_file_is_used_and_close_closes_all(fs):
         pass
     files.close()
     assert fs.open_descriptors() == len(files) == 0
+
+
+def test_a_replaced_file_stays_with_those_who_hold_it_and_the_next_gets_the_new_one(fs):
+    files = Descriptors(fs, limit=2)
+    with files.use(PATHS[0]) as old:
+        files.replace(PATHS[0])
+        with files.use(PATHS[0]) as new:
+            assert new != old
+            assert len(files) == 2
+        fs.pread(old, 1, 0)
+    assert fs.open_descriptors() == 1, "the old one is closed with its last holder"
+    files.replace(PATHS[0])
+    assert fs.open_descriptors() == 0
+    held = files.acquire(PATHS[1])
+    files.replace(PATHS[1])
+    files.close()
+    assert fs.open_descriptors() == 0
+    assert held
+
+
+def test_a_share_of_the_descriptors_is_left_for_connections(monkeypatch):
+    for limits, share in (((1024, 4096), 256), ((1 << 20, 1 << 20), 512), ((2, 2), 1)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
+        assert descriptor_share() == share
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert descriptor_share() == 512

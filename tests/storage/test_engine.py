@@ -8,8 +8,24 @@ from dataclasses import replace
 import pytest
 
 from highway.clock import SystemClock
-from highway.errors import CorruptionError, DataDirectoryError, DiskFailedError, DiskFullError, StorageError
-from highway.storage import Durability, LogSettings, OsFileSystem, RecordHeads, Storage, layout
+from highway.errors import (
+    CorruptionError,
+    DataDirectoryError,
+    DiskFailedError,
+    DiskFullError,
+    RecordTooLargeError,
+    StorageError,
+)
+from highway.storage import (
+    Durability,
+    LogSettings,
+    OsFileSystem,
+    RecordHeads,
+    Storage,
+    engine,
+    layout,
+    log as log_module,
+)
 from tests.storage.rig import DIRECTORY, SMALL, Rig
 from tests.storage.simulated_filesystem import Crash, Failure
 
@@ -170,6 +186,49 @@ def test_unsynced_bytes_are_bounded_by_sync_bytes():
         rig.append("a", bytes(300))
         rig.settle()
         assert rig.storage.unsynced_bytes < 2000 + 400
+
+
+def test_the_age_of_the_oldest_unsynced_record_is_known():
+    rig = opened([LogSettings("fast", FAST, sync_interval_ms=5000), LogSettings("safe", SAFE)])
+    assert rig.storage.oldest_unsynced_age_seconds == 0
+    rig.append("fast", b"0")
+    rig.settle()  # offsets are reserved, with a sync
+    assert rig.storage.oldest_unsynced_age_seconds == 0
+    rig.append("fast", b"1")
+    rig.clock.advance(0.04)
+    assert rig.storage.oldest_unsynced_age_seconds == pytest.approx(0.04), "in memory only"
+    rig.advance(2)
+    assert rig.storage.unsynced_bytes > 0
+    assert rig.storage.oldest_unsynced_age_seconds == pytest.approx(2.04, abs=0.11), "written, and not synced"
+    rig.append("fast", b"2")
+    rig.advance(1)
+    assert rig.storage.oldest_unsynced_age_seconds == pytest.approx(3.04, abs=0.11), "the oldest counts"
+    rig.append("safe", b"x")
+    rig.settle()
+    assert rig.storage.oldest_unsynced_age_seconds == 0
+
+
+def test_a_record_above_the_limit_is_refused_before_it_has_an_offset():
+    rig = opened(settings=replace(SMALL, max_record_bytes=100))
+    head = len(RecordHeads(b"t", 1, 0).encode([b""]))
+    with pytest.raises(RecordTooLargeError, match="log safe: a record of 101 B; the limit is 100"):
+        rig.append("safe", b"small", bytes(101 - head))
+    assert isinstance(RecordTooLargeError("x"), ValueError)
+    assert rig.log("safe").log_end_offset == 0
+    assert rig.storage.backlog_bytes == 0
+    assert rig.append("safe", *[bytes(100 - head)] * 5) == 0, "many that are not are fine"
+    rig.settle()
+    assert len(rig.contents("safe")) == 5
+
+
+def test_an_append_that_no_frame_can_take_is_refused(monkeypatch):
+    monkeypatch.setattr(engine, "MAX_FRAME_BYTES", 150)
+    monkeypatch.setattr(log_module, "MAX_FRAME_BYTES", 150)
+    rig = opened()
+    with pytest.raises(RecordTooLargeError, match="in one append; a frame holds 150"):
+        rig.append("safe", *[bytes(50)] * 5)
+    assert rig.log("safe").log_end_offset == 0
+    assert rig.append("safe", bytes(60)) == 0
 
 
 def test_the_backlog_counts_what_the_journal_has_not_got():
