@@ -49,7 +49,14 @@ def subscriber(broker, tmp_path):
     def start(*words) -> tuple[subprocess.Popen, Callable[[], bytes]]:
         path = tmp_path / f"out{len(running)}"
         with path.open("wb") as file:
-            process = subprocess.Popen(words_of(broker, ["sub", *words]), stdout=file, stderr=file, env=ENVIRONMENT)
+            process = subprocess.Popen(
+                words_of(broker, ["sub", *words]),
+                stdout=file,
+                stderr=file,
+                env=ENVIRONMENT,
+                # A test run that a shell put into the background ignores SIGINT, and its children would inherit that.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  no threads here
+            )
         running.append(process)
         return process, path.read_bytes
 
