@@ -326,7 +326,7 @@ class ServerProtocol:
     def _read_packet(self, packet: bytes, body: int, events: list[Event]) -> None:
         """Append the event of one whole packet that is neither PUBLISH nor a plain PUBACK."""
         first = packet[0]
-        if first >> 4 == _PINGREQ:
+        if first >> 4 == _PINGREQ and body == len(packet):  # one with a body goes the long way, and is refused there
             events.append(_PING)
             return
         reader = Reader(packet, body, len(packet))
