@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from highway.broker.replay.grammar import parse_from
+from highway.broker.replay.starting import Answer, find_starts
+from highway.broker.sessions import session_store
 from highway.errors import CorruptionError, HighwayError, ProtocolError, StorageError
 from highway.mqtt import ReasonCode
-
-from . import session_store
-from .replay import Answer, find_starts
-from .replay_from import parse_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from highway.storage.segment import Segment
+    from highway.broker.delivery.cursor import Cursor
+    from highway.broker.sessions.session import Session
+    from highway.storage.segment.segment import Segment
 
     from .broker import Broker
-    from .cursor import Cursor
-    from .session import Session
 
 __all__ = [
     "SegmentTotals",

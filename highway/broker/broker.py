@@ -12,39 +12,40 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from highway.broker.connections.lifecycle import Lifecycle
+from highway.broker.connections.wills import Wills
+from highway.broker.delivery import encoding, pumping
+from highway.broker.delivery.delayed_feed import DelayedFeed
+from highway.broker.delivery.feed import Feed, LiveRun
+from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, mark_publisher
+from highway.broker.publishing.requests import NO_REQUESTS, Producers, Requests
+from highway.broker.publishing.retained import RetainedStore
+from highway.broker.publishing.routing import Route, Router
+from highway.broker.replay.fetching import answer_fetch
+from highway.broker.replay.starting import gaps_between
+from highway.broker.sessions import session_store
+from highway.broker.sessions.inflight import Message
+from highway.broker.subscriptions.shared import Group, GroupCursor
 from highway.errors import DiskFullError, ProtocolError, StorageError
 from highway.mqtt import ReasonCode
 from highway.storage import Durability
-from highway.storage.records import FLAG_RETAIN, MAX_PROPERTIES_BYTES
+from highway.storage.segment.records import FLAG_RETAIN, MAX_PROPERTIES_BYTES
 
-from . import delivery, pumping, session_store
 from .authorisation import is_reserved
-from .delayed_feed import DelayedFeed
-from .feed import Feed, LiveRun
-from .fetching import answer_fetch
-from .inflight import Message
-from .lifecycle import Lifecycle
-from .publish_requests import NO_REQUESTS, Producers, Requests
-from .publisher_mark import FLAG_PUBLISHER, mark_publisher
-from .replay import gaps_between
-from .retained import RetainedStore
-from .routing import Route, Router
-from .shared import Group, GroupCursor
 from .sys_topics import Counters, sys_messages
-from .wills import Wills
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from highway.broker.connections.client import Client
+    from highway.broker.connections.link import Scheduler
+    from highway.broker.delivery.cursor import Cursor
+    from highway.broker.sessions.session import Session
+    from highway.broker.sessions.session_store import Puts
     from highway.clock import Clock
     from highway.mqtt import PublishRun
     from highway.storage import Storage
 
-    from .client import Client
-    from .cursor import Cursor
-    from .link import Scheduler
-    from .session import Session
-    from .session_store import Puts
     from .settings import BrokerSettings, TopicEntry
 
 __all__ = ["Broker"]
@@ -213,7 +214,7 @@ class Broker:
             self._retain(run, run.publisher, journal=route.feed is not None and route.feed.is_delayed)
         if route.feed is None or not route.feed.is_delayed:
             for target in route.targets:
-                delivery.deliver_live(run, route, target)
+                encoding.deliver_live(run, route, target)
 
     def _retain(self, run: PublishRun | LiveRun, publisher: Session | None, *, journal: bool) -> None:
         message = self._retained_message(run, publisher)

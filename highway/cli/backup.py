@@ -20,12 +20,12 @@ from highway.cli.directory import (
 )
 from highway.cli.exits import CommandError, Exit
 from highway.errors import CorruptionError, TargetNotEmptyError
-from highway.storage.backup import create_backup
-from highway.storage.restoring import BackupCheck, restore_backup, verify_backup
-from highway.storage.verification import directory_bytes
+from highway.storage.backup.backup import create_backup
+from highway.storage.backup.restoring import BackupCheck, restore_backup, verify_backup
+from highway.storage.checking.verification import directory_bytes
 
 if TYPE_CHECKING:
-    from highway.storage.backup_manifest import Manifest
+    from highway.storage.backup.manifest import Manifest
 
 __all__ = ["backup"]
 

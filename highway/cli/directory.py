@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from highway.cli.exits import CommandError, Exit
-from highway.storage.directory_view import is_data_directory, look_at
+from highway.storage.checking.directory_view import is_data_directory, look_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from highway.storage.findings import Finding, Verification
+    from highway.storage.checking.findings import Finding, Verification
 
 __all__ = [
     "byte_bar",

@@ -11,10 +11,10 @@ import click
 
 from highway.cli.exits import CommandError, Exit
 from highway.cli.lazy import LazyGroup
-from highway.storage.inspection import LogInspection, SegmentInspection, inspect_log, list_log_directories
+from highway.storage.checking.inspection import LogInspection, SegmentInspection, inspect_log, list_log_directories
 
 if TYPE_CHECKING:
-    from highway.storage.format import FrameHeader
+    from highway.storage.segment.format import FrameHeader
 
 __all__ = ["log"]
 

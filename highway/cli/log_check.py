@@ -20,18 +20,18 @@ from highway.cli.directory import (
 )
 from highway.cli.exits import CommandError, Exit
 from highway.errors import DirectoryInUseError
-from highway.storage import repairing, verification
-from highway.storage.checkpoint import CheckpointSlots
-from highway.storage.filesystem import OsFileSystem
-from highway.storage.repairing import to_repair
-from highway.storage.verification import directory_bytes
+from highway.storage.checking import repairing, verification
+from highway.storage.checking.repairing import to_repair
+from highway.storage.checking.verification import directory_bytes
+from highway.storage.checkpoint.checkpoint import CheckpointSlots
+from highway.storage.disk.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from highway.storage.checkpoint import Gap
-    from highway.storage.findings import Finding, Verification
-    from highway.storage.repairing import RepairResult
+    from highway.storage.checking.findings import Finding, Verification
+    from highway.storage.checking.repairing import RepairResult
+    from highway.storage.checkpoint.checkpoint import Gap
 
 __all__ = ["gaps", "repair", "verify"]
 

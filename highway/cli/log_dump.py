@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from highway.broker.replay_from import FromKind, parse_from
+from highway.broker.replay.grammar import FromKind, parse_from
 from highway.cli.client import check_topic_filter
 from highway.cli.directory import check_directory, check_logs, data_dir_option, silence_storage
 from highway.cli.exits import Exit
 from highway.clock import SystemClock
 from highway.errors import MqttError
 from highway.mqtt.topics import matches
-from highway.storage.directory_view import look_at
-from highway.storage.dumping import iterate_records, offset_at, offset_of_last
-from highway.storage.records import FLAG_QOS_MASK, FLAG_RETAIN
+from highway.storage.checking.directory_view import look_at
+from highway.storage.checking.dumping import iterate_records, offset_at, offset_of_last
+from highway.storage.segment.records import FLAG_QOS_MASK, FLAG_RETAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from highway.broker.replay_from import From
-    from highway.storage.log_reader import Lost
-    from highway.storage.log_recovery import RecoveredLog
-    from highway.storage.records import Record
+    from highway.broker.replay.grammar import From
+    from highway.storage.log.reader import Lost
+    from highway.storage.recovery.log_recovery import RecoveredLog
+    from highway.storage.segment.records import Record
 
 __all__ = ["dump"]
 

@@ -127,7 +127,7 @@ def reset(client: str, to: str, data_dir: Path, *, as_json: bool) -> None:
     @2026-11-29T18:00:00Z) or an age (90s, 15m, 2h, 7d). What was sent to it and is not acknowledged comes again all the
     same. Exit code 3 also when the log has no such offset, or the offset could be that of several logs.
     """
-    from highway.broker.replay_from import parse_from  # noqa: PLC0415  the broker's package is slow to load
+    from highway.broker.replay.grammar import parse_from  # noqa: PLC0415  the broker's package is slow to load
 
     try:
         parse_from(to.encode(), SystemClock().now_ms())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from highway.broker.replay_from import parse_from
+from highway.broker.replay.grammar import parse_from
 from highway.cli.client import Connection, check_topic_filter, connect, connection_options, refused_filters
 from highway.cli.exits import CommandError, Exit
 from highway.cli.messages import message_fields, payload_of

@@ -14,8 +14,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, cast
 
-from highway.broker.client import Client
-from highway.broker.lifecycle import TOPIC_ALIAS_MAXIMUM
+from highway.broker.connections.client import Client
+from highway.broker.connections.lifecycle import TOPIC_ALIAS_MAXIMUM
 from highway.mqtt import ReasonCode, ServerProtocol
 
 if TYPE_CHECKING:

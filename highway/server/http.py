@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from highway.broker import administration
-from highway.broker.replay import find_starts
-from highway.broker.replay_from import parse_from
+from highway.broker.replay.grammar import parse_from
+from highway.broker.replay.starting import find_starts
 from highway.config.listeners import is_loopback
 from highway.errors import HighwayError, OffsetError, OffsetNotFoundError, ProtocolError, StorageError
 from highway.mqtt import matches, validate_topic_filter
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from highway.broker import Broker
-    from highway.broker.feed import Feed
+    from highway.broker.delivery.feed import Feed
     from highway.storage import Record, RecordBatch
 
 __all__ = ["ADMIN_SOCKET", "HttpServer"]

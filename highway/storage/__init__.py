@@ -5,14 +5,14 @@ What is promised, and how, is in README.md beside this file; the formats are in 
 
 from __future__ import annotations
 
-from highway.storage.checkpoint import Gap
-from highway.storage.descriptors import descriptor_share
+from highway.storage.checkpoint.checkpoint import Gap
+from highway.storage.checkpoint.meta import Meta
+from highway.storage.disk.descriptors import descriptor_share
+from highway.storage.disk.filesystem import FileSystem, OsFileSystem
 from highway.storage.engine import Storage
-from highway.storage.filesystem import FileSystem, OsFileSystem
-from highway.storage.log import Log
-from highway.storage.meta import Meta
-from highway.storage.records import Record, RecordBatch, RecordHeads
-from highway.storage.report import RecoveryReport
+from highway.storage.log.log import Log
+from highway.storage.recovery.report import RecoveryReport
+from highway.storage.segment.records import Record, RecordBatch, RecordHeads
 from highway.storage.settings import Durability, LogSettings, StorageSettings
 
 __all__ = [

@@ -13,27 +13,27 @@ import uuid
 from typing import TYPE_CHECKING
 
 from highway.errors import DataDirectoryError, DiskFullError, StorageError
-from highway.storage.cache import BatchCache
-from highway.storage.checkpoint import LogState
-from highway.storage.checkpointer import Checkpointer
-from highway.storage.commit import Committer
-from highway.storage.commit_time import CommitTime
-from highway.storage.descriptors import Descriptors, descriptor_share
-from highway.storage.filesystem import OsFileSystem
-from highway.storage.format import MAX_FRAME_BYTES
-from highway.storage.journal import FULL_ERRNOS, VERIFY_CACHE, VERIFY_DIRECT, VERIFY_OFF, Journal
-from highway.storage.journal_files import JournalFiles
-from highway.storage.journal_format import encode_log, split_position
-from highway.storage.layout import Layout, check_format, lock_directory
-from highway.storage.log import Log
-from highway.storage.log_recovery import RecoveredLog
-from highway.storage.log_writer import LogWriter
-from highway.storage.medium import check_medium, fit_to_disk
-from highway.storage.poison import WatchedFileSystem, copy_journal, drop_caches
-from highway.storage.pool import Mailbox, Pool, Scheduler
-from highway.storage.recovery import Recovered, recover
-from highway.storage.reserve import Reserve, SpaceGuard
-from highway.storage.retention import Reaper
+from highway.storage.checkpoint.checkpoint import LogState
+from highway.storage.checkpoint.checkpointer import Checkpointer
+from highway.storage.disk.descriptors import Descriptors, descriptor_share
+from highway.storage.disk.filesystem import OsFileSystem
+from highway.storage.disk.layout import Layout, check_format, lock_directory
+from highway.storage.disk.medium import check_medium, fit_to_disk
+from highway.storage.disk.pool import Mailbox, Pool, Scheduler
+from highway.storage.disk.reserve import Reserve, SpaceGuard
+from highway.storage.journal.commit import Committer
+from highway.storage.journal.files import JournalFiles
+from highway.storage.journal.format import encode_log, split_position
+from highway.storage.journal.journal import FULL_ERRNOS, VERIFY_CACHE, VERIFY_DIRECT, VERIFY_OFF, Journal
+from highway.storage.log.cache import BatchCache
+from highway.storage.log.commit_time import CommitTime
+from highway.storage.log.log import Log
+from highway.storage.log.retention import Reaper
+from highway.storage.log.writer import LogWriter
+from highway.storage.recovery.log_recovery import RecoveredLog
+from highway.storage.recovery.poison import WatchedFileSystem, copy_journal, drop_caches
+from highway.storage.recovery.recovery import Recovered, recover
+from highway.storage.segment.format import MAX_FRAME_BYTES
 from highway.storage.settings import Durability, LogSettings, StorageSettings
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from highway.clock import Clock
-    from highway.storage.filesystem import FileSystem
-    from highway.storage.meta import Meta
-    from highway.storage.report import RecoveryReport
+    from highway.storage.checkpoint.meta import Meta
+    from highway.storage.disk.filesystem import FileSystem
+    from highway.storage.recovery.report import RecoveryReport
 
 __all__ = ["Storage"]
 

@@ -6,8 +6,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
 from highway.broker import Broker, BrokerSettings, TopicEntry
-from highway.broker.client import Client
-from highway.broker.lifecycle import TOPIC_ALIAS_MAXIMUM
+from highway.broker.connections.client import Client
+from highway.broker.connections.lifecycle import TOPIC_ALIAS_MAXIMUM
 from highway.clock import ManualClock
 from highway.mqtt import ServerProtocol
 from highway.storage import Durability, LogSettings, Storage, StorageSettings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from highway.storage import Durability
-from highway.storage.filesystem import OsFileSystem
+from highway.storage.disk.filesystem import OsFileSystem
 from tests.broker.rig import Peer, Rig
 from tests.harness import packets
 

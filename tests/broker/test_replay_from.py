@@ -8,7 +8,7 @@ import datetime as dt
 import pytest
 from hypothesis import given, strategies as st
 
-from highway.broker.replay_from import (
+from highway.broker.replay.grammar import (
     FetchRequest,
     From,
     FromKind,

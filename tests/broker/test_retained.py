@@ -7,7 +7,7 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from highway.broker.retained import RetainedStore
+from highway.broker.publishing.retained import RetainedStore
 from tests.broker.naive_matcher import naive_matches, topic_filters, topic_names
 
 

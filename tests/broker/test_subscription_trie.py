@@ -7,7 +7,7 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from highway.broker.subscription_trie import FilterTrie
+from highway.broker.subscriptions.trie import FilterTrie
 from tests.broker.naive_matcher import naive_matches, topic_filters, topic_names
 
 keys = st.integers(0, 3)

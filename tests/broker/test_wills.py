@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from highway.broker.wills import decode_will
+from highway.broker.connections.wills import decode_will
 from highway.mqtt import Will
 from highway.storage import Durability
 from tests.broker.rig import Peer, Rig

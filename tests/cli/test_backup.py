@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from highway.cli.exits import Exit
-from highway.storage import verification
-from highway.storage.filesystem import OsFileSystem
+from highway.storage.checking import verification
+from highway.storage.disk.filesystem import OsFileSystem
 from tests.cli.data_directory import LOGS, RunningStorage, append, flip, killed, open_storage, payload, stopped
 
 

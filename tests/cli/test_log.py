@@ -7,10 +7,10 @@ import json
 import pytest
 
 from highway.cli.exits import Exit
-from highway.storage.descriptors import Descriptors
-from highway.storage.filesystem import OsFileSystem
-from highway.storage.records import RecordHeads
-from highway.storage.segment import Segment
+from highway.storage.disk.descriptors import Descriptors
+from highway.storage.disk.filesystem import OsFileSystem
+from highway.storage.segment.records import RecordHeads
+from highway.storage.segment.segment import Segment
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from highway.cli.exits import Exit
-from highway.storage import verification
+from highway.storage.checking import verification
 from tests.cli.data_directory import LOGS, RunningStorage, fill, flip, killed, open_storage, payload, stopped
 
 
@@ -178,7 +178,7 @@ def test_no_such_log_ends_with_3(command, highway, data):
 
 
 def test_a_newer_directory_is_refused(highway, data):
-    from highway.storage.layout import encode_format
+    from highway.storage.disk.layout import encode_format
 
     (data / "FORMAT").write_bytes(encode_format(99))
     ran = highway("log", "verify")
@@ -359,7 +359,7 @@ def test_repair_is_refused_beside_a_running_broker(highway, tmp_path):
 
 
 def test_repair_stops_before_evidence_would_be_lost(highway, data, monkeypatch):
-    monkeypatch.setattr("highway.storage.quarantine._MAX_BYTES", 10)
+    monkeypatch.setattr("highway.storage.recovery.quarantine._MAX_BYTES", 10)
     flip(min(data.glob("logs/telemetry-*/*.idx")), 90)
     before = contents(data)
     ran = highway("log", "repair", "--apply")

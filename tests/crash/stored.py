@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from highway.clock import SystemClock
 from highway.storage import Durability, LogSettings, RecordHeads, Storage, StorageSettings
-from highway.storage.checkpoint import CheckpointSlots, LogState, encode_log_state
-from highway.storage.descriptors import Descriptors
-from highway.storage.filesystem import OsFileSystem
-from highway.storage.format import CODEC_NONE
-from highway.storage.layout import Layout
-from highway.storage.segment import Segment
+from highway.storage.checkpoint.checkpoint import CheckpointSlots, LogState, encode_log_state
+from highway.storage.disk.descriptors import Descriptors
+from highway.storage.disk.filesystem import OsFileSystem
+from highway.storage.disk.layout import Layout
+from highway.storage.segment.format import CODEC_NONE
+from highway.storage.segment.segment import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from highway.storage.layout import encode_format
+from highway.storage.disk.layout import encode_format
 from tests.harness import packets
 from tests.harness.broker_process import BrokerProcess, wait_until
 from tests.harness.ledger import Stored

@@ -11,9 +11,8 @@ import struct
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from highway.storage.checkpoint import CheckpointSlots
-from highway.storage.format import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader
-from highway.storage.journal_format import (
+from highway.storage.checkpoint.checkpoint import CheckpointSlots
+from highway.storage.journal.format import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES as JOURNAL_FRAME_HEADER_BYTES,
     RecordsEntry,
@@ -21,8 +20,9 @@ from highway.storage.journal_format import (
     make_position,
     split_position,
 )
-from highway.storage.journal_reader import scan_journal
-from highway.storage.scan import FrameWalk, Window
+from highway.storage.journal.reader import scan_journal
+from highway.storage.segment.format import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader
+from highway.storage.segment.scan import FrameWalk, Window
 from tests.storage.rig import DIRECTORY
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from highway.errors import CorruptionError, DataDirectoryError
 from highway.storage import Durability, Gap, LogSettings
-from highway.storage.checkpoint import (
+from highway.storage.checkpoint.checkpoint import (
     Checkpoint,
     CheckpointSlots,
     LogState,
@@ -15,7 +15,7 @@ from highway.storage.checkpoint import (
     encode_log_state,
     parse_checkpoint,
 )
-from highway.storage.gaps import add_gap, find_gap
+from highway.storage.log.gaps import add_gap, find_gap
 from tests.storage.rig import DIRECTORY, Rig
 from tests.storage.simulated_filesystem import Crash, Failure, SimulatedFileSystem
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from highway.storage.descriptors import Descriptors, descriptor_share
+from highway.storage.disk.descriptors import Descriptors, descriptor_share
 from tests.storage.simulated_filesystem import SimulatedFileSystem
 
 ROOT = Path("/data")

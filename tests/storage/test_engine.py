@@ -16,16 +16,9 @@ from highway.errors import (
     RecordTooLargeError,
     StorageError,
 )
-from highway.storage import (
-    Durability,
-    LogSettings,
-    OsFileSystem,
-    RecordHeads,
-    Storage,
-    engine,
-    layout,
-    log as log_module,
-)
+from highway.storage import Durability, LogSettings, OsFileSystem, RecordHeads, Storage, engine
+from highway.storage.disk import layout
+from highway.storage.log import log as log_module
 from tests.storage.rig import DIRECTORY, SMALL, Rig
 from tests.storage.simulated_filesystem import Crash, Failure
 

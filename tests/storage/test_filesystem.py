@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from highway.storage.filesystem import OsFileSystem, write_all
+from highway.storage.disk.filesystem import OsFileSystem, write_all
 from tests.storage.simulated_filesystem import Crash, Failure, PowerCut, SimulatedFileSystem
 
 ROOT = Path("/data")

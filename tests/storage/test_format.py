@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given, strategies as st
 
 from highway.errors import CorruptionError, DataDirectoryError
-from highway.storage.format import (
+from highway.storage.segment.format import (
     CODEC_NONE,
     CODEC_ZSTD,
     FRAME_FIXED_BYTES,
@@ -22,7 +22,7 @@ from highway.storage.format import (
     frame_checksum,
     parse_frame_header,
 )
-from highway.storage.records import RecordHeads
+from highway.storage.segment.records import RecordHeads
 
 SALT = 0xC0FFEE01
 HEADER = SegmentHeader(bytes(range(16)), 1000, 1_790_000_000_000, 3, SALT)

@@ -8,9 +8,9 @@ import pytest
 from crc32c import crc32c
 
 from highway.errors import CorruptionError
-from highway.storage.format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_frame
-from highway.storage.header_rescue import rescue_header, start_of_crc
-from highway.storage.records import RecordHeads
+from highway.storage.segment.format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_frame
+from highway.storage.segment.header_rescue import rescue_header, start_of_crc
+from highway.storage.segment.records import RecordHeads
 
 SALT = 0xDEADBEEF
 HEADER = SegmentHeader(b"u" * 16, 1000, 5, 3, SALT)

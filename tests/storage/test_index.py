@@ -7,8 +7,8 @@ from crc32c import crc32c
 from hypothesis import given, strategies as st
 
 from highway.errors import CorruptionError
-from highway.storage.format import SEGMENT_HEADER_BYTES, FrameHeader, SegmentHeader
-from highway.storage.index import INDEX_INTERVAL_BYTES, INDEX_INTERVAL_RECORDS, IndexFile, SparseIndex
+from highway.storage.segment.format import SEGMENT_HEADER_BYTES, FrameHeader, SegmentHeader
+from highway.storage.segment.index import INDEX_INTERVAL_BYTES, INDEX_INTERVAL_RECORDS, IndexFile, SparseIndex
 
 HEADER = SegmentHeader(bytes(16), 0, 0, 0, 1).encode()
 

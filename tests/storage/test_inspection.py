@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from highway.storage.descriptors import Descriptors
-from highway.storage.filesystem import OsFileSystem
-from highway.storage.format import SEGMENT_HEADER_BYTES
-from highway.storage.inspection import inspect_log, list_log_directories
-from highway.storage.records import RecordHeads
-from highway.storage.segment import Segment
+from highway.storage.checking.inspection import inspect_log, list_log_directories
+from highway.storage.disk.descriptors import Descriptors
+from highway.storage.disk.filesystem import OsFileSystem
+from highway.storage.segment.format import SEGMENT_HEADER_BYTES
+from highway.storage.segment.records import RecordHeads
+from highway.storage.segment.segment import Segment
 
 START_MS = 1_790_000_000_000
 

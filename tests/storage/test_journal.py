@@ -7,9 +7,8 @@ import pytest
 
 from highway.clock import ManualClock
 from highway.errors import CorruptionError, DiskFailedError, DiskFullError
-from highway.storage.journal import VERIFY_DIRECT, VERIFY_OFF, Journal, JournalStart
-from highway.storage.journal_files import JournalFiles, journal_path, list_journal
-from highway.storage.journal_format import (
+from highway.storage.journal.files import JournalFiles, journal_path, list_journal
+from highway.storage.journal.format import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
@@ -31,9 +30,10 @@ from highway.storage.journal_format import (
     parse_frame_header,
     split_position,
 )
-from highway.storage.journal_reader import read_frames, scan_journal
-from highway.storage.journal_replay import replay_frame
-from highway.storage.records import RecordBatch
+from highway.storage.journal.journal import VERIFY_DIRECT, VERIFY_OFF, Journal, JournalStart
+from highway.storage.journal.reader import read_frames, scan_journal
+from highway.storage.journal.replay import replay_frame
+from highway.storage.segment.records import RecordBatch
 from tests.storage.simulated_filesystem import Failure, SimulatedFileSystem
 
 ROOT = Path("/data")
@@ -433,7 +433,7 @@ def test_without_verification_nothing_is_read_back():
 def test_the_journal_thread_does_the_same(tmp_path):
     from queue import SimpleQueue
 
-    from highway.storage.filesystem import OsFileSystem
+    from highway.storage.disk.filesystem import OsFileSystem
 
     commits = SimpleQueue()
     filesystem = OsFileSystem()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from highway.clock import ManualClock
 from highway.storage import Durability, LogSettings
-from highway.storage.journal_files import JournalFiles, list_journal
-from highway.storage.journal_format import parse_file_header
+from highway.storage.journal.files import JournalFiles, list_journal
+from highway.storage.journal.format import parse_file_header
 from tests.storage.rig import SMALL, Rig
 from tests.storage.simulated_filesystem import SimulatedFileSystem
 

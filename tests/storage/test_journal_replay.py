@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from highway.errors import CorruptionError
-from highway.storage.checkpoint import LogState
-from highway.storage.journal_format import (
+from highway.storage.checkpoint.checkpoint import LogState
+from highway.storage.journal.format import (
     PutEntry,
     RecordsEntry,
     ReserveEntry,
@@ -14,9 +14,9 @@ from highway.storage.journal_format import (
     encode_records_head,
     encode_reserve,
 )
-from highway.storage.journal_replay import replay_frame
-from highway.storage.log_recovery import RecoveredLog
-from highway.storage.records import RecordBatch
+from highway.storage.journal.replay import replay_frame
+from highway.storage.recovery.log_recovery import RecoveredLog
+from highway.storage.segment.records import RecordBatch
 
 
 def append(log_id, base_offset, count=1, base_ms=1000, last_ms=1000):

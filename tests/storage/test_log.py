@@ -7,11 +7,11 @@ import pytest
 from highway.clock import ManualClock
 from highway.errors import OffsetCorruptError, OffsetGapError, OffsetNotFoundError
 from highway.storage import Durability, LogSettings, RecordHeads
-from highway.storage.cache import BatchCache
-from highway.storage.commit_time import CommitTime
-from highway.storage.log import RESERVATION_BLOCK
-from highway.storage.records import RecordBatch
-from highway.storage.segment import segment_path
+from highway.storage.log.cache import BatchCache
+from highway.storage.log.commit_time import CommitTime
+from highway.storage.log.log import RESERVATION_BLOCK
+from highway.storage.segment.records import RecordBatch
+from highway.storage.segment.segment import segment_path
 from tests.storage.rig import SMALL, Rig
 from tests.storage.simulated_filesystem import Crash, Failure
 

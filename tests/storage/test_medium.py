@@ -7,7 +7,7 @@ import pytest
 
 from highway.errors import DataDirectoryError
 from highway.storage import OsFileSystem, StorageSettings
-from highway.storage.medium import fit_to_disk
+from highway.storage.disk.medium import fit_to_disk
 from highway.storage.settings import MIB
 from tests.storage.rig import DIRECTORY, Rig
 

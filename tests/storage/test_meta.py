@@ -6,7 +6,14 @@ import pytest
 
 from highway.errors import CorruptionError
 from highway.storage import Durability
-from highway.storage.meta import Meta, list_snapshots, parse_snapshot, read_file, replace_file, write_snapshot
+from highway.storage.checkpoint.meta import (
+    Meta,
+    list_snapshots,
+    parse_snapshot,
+    read_file,
+    replace_file,
+    write_snapshot,
+)
 from tests.storage.rig import DIRECTORY, Rig
 from tests.storage.simulated_filesystem import Crash, SimulatedFileSystem
 

@@ -8,8 +8,8 @@ import pytest
 
 from highway.errors import DataDirectoryError, DiskFailedError
 from highway.storage import Durability, LogSettings
-from highway.storage.checkpoint import CheckpointSlots
-from highway.storage.journal_format import split_position
+from highway.storage.checkpoint.checkpoint import CheckpointSlots
+from highway.storage.journal.format import split_position
 from tests.storage.rig import DIRECTORY, Rig
 from tests.storage.simulated_filesystem import Crash, Failure
 

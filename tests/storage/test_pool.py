@@ -5,7 +5,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from highway.storage.pool import Mailbox, Pool
+from highway.storage.disk.pool import Mailbox, Pool
 
 
 class Loop:

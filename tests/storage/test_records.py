@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from highway.errors import CorruptionError
-from highway.storage.records import (
+from highway.storage.segment.records import (
     FLAG_PROPERTIES,
     FLAG_RETAIN,
     MAX_DELTA_MS,

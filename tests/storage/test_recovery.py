@@ -7,10 +7,10 @@ import pytest
 
 from highway.errors import CorruptionError, DataDirectoryError, StorageError
 from highway.storage import Durability, LogSettings
-from highway.storage.checkpoint import CheckpointSlots
-from highway.storage.gaps import find_gap
-from highway.storage.journal_files import list_journal
-from highway.storage.meta import list_snapshots
+from highway.storage.checkpoint.checkpoint import CheckpointSlots
+from highway.storage.checkpoint.meta import list_snapshots
+from highway.storage.journal.files import list_journal
+from highway.storage.log.gaps import find_gap
 from tests.storage.rig import DIRECTORY, SMALL, Rig
 from tests.storage.simulated_filesystem import Crash
 

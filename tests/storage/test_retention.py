@@ -6,7 +6,7 @@ import pytest
 
 from highway.errors import OffsetNotFoundError
 from highway.storage import Durability, LogSettings
-from highway.storage.retention import AGE, SIZE, SegmentFacts, plan
+from highway.storage.log.retention import AGE, SIZE, SegmentFacts, plan
 from tests.storage.rig import SMALL, Rig
 from tests.storage.simulated_filesystem import Crash
 

@@ -9,8 +9,8 @@ import pytest
 
 from highway.errors import DiskFailedError, StorageError
 from highway.storage import Durability, Gap, LogSettings, RecordBatch
-from highway.storage.descriptors import Descriptors
-from highway.storage.rewriting import JournalRange, group_batches, rewrite
+from highway.storage.disk.descriptors import Descriptors
+from highway.storage.recovery.rewriting import JournalRange, group_batches, rewrite
 from tests.storage.rig import DIRECTORY, Rig
 from tests.storage.simulated_filesystem import Crash, Failure
 

@@ -6,9 +6,9 @@ import pytest
 from crc32c import crc32c
 
 from highway.errors import CorruptionError
-from highway.storage.format import FRAME_HEADER_BYTES, encode_frame
-from highway.storage.records import RecordHeads
-from highway.storage.scan import FrameWalk, Window
+from highway.storage.segment.format import FRAME_HEADER_BYTES, encode_frame
+from highway.storage.segment.records import RecordHeads
+from highway.storage.segment.scan import FrameWalk, Window
 
 SALT = 99
 

@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from highway.errors import CorruptionError, DataDirectoryError, StorageError
-from highway.storage.descriptors import Descriptors
-from highway.storage.filesystem import OsFileSystem
-from highway.storage.format import CODEC_NONE, CODEC_ZSTD, FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, encode_frame
-from highway.storage.index import IndexFile
-from highway.storage.records import RecordHeads, encode_records
-from highway.storage.segment import INDEX_SUFFIX, Segment, segment_path
+from highway.storage.disk.descriptors import Descriptors
+from highway.storage.disk.filesystem import OsFileSystem
+from highway.storage.segment.format import (
+    CODEC_NONE,
+    CODEC_ZSTD,
+    FRAME_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    encode_frame,
+)
+from highway.storage.segment.index import IndexFile
+from highway.storage.segment.records import RecordHeads, encode_records
+from highway.storage.segment.segment import INDEX_SUFFIX, Segment, segment_path
 from tests.storage.simulated_filesystem import Failure, SimulatedFileSystem
 
 ROOT = Path("/data")
@@ -613,7 +619,7 @@ def test_a_segment_of_another_name_is_refused():
 
 
 def test_a_segment_of_a_newer_format_is_refused_as_that(monkeypatch):
-    monkeypatch.setattr("highway.storage.format.FORMAT_VERSION", 2)
+    monkeypatch.setattr("highway.storage.segment.format.FORMAT_VERSION", 2)
     content, index, _ = sealed_segment()
     monkeypatch.undo()
     path, files = reopened(content, index)

@@ -1,0 +1,501 @@
+"""What the broker does with the packets of one network connection.
+
+One call of `handle` for each chunk that was read: publishes are appended run by run, and all acknowledgements of the
+chunk are sent as one write when the last of them is due.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from highway.broker.authorisation import Right
+from highway.broker.publishing.requests import NO_REQUESTS, requests_of
+from highway.broker.sessions.inflight import RELEASED
+from highway.broker.sessions.session_store import Puts, acknowledged_puts, received_put, released_put
+from highway.broker.subscriptions.subscribing import SubscribeOperation, unsubscribe
+from highway.errors import ProtocolError, StorageError
+from highway.mqtt import (
+    MAX_PACKET_BYTES,
+    PINGRESP,
+    V5,
+    ConnackPacket,
+    ConnectPacket,
+    DisconnectPacket,
+    PingreqPacket,
+    PubackPacket,
+    PubackRun,
+    PubcompPacket,
+    PublishRun,
+    PubrecPacket,
+    PubrelPacket,
+    ReasonCode,
+    SubscribePacket,
+    UnsubscribePacket,
+    encode_within,
+    puback_bytes,
+    pubrec_bytes,
+)
+from highway.storage import Durability
+
+from .receive_window import ReceiveWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from highway.broker.authorisation import Rights
+    from highway.broker.broker import Broker
+    from highway.broker.sessions.session import Session
+    from highway.mqtt import Event, Will
+
+    from .link import Link
+
+__all__ = ["Client"]
+
+logger = logging.getLogger("highway.broker")
+
+
+class Client:
+    """A connected client: the session that it is attached to, its will, and the acknowledgements that it waits for."""
+
+    __slots__ = (
+        "_acks",
+        "_acks_mode",
+        "_deferred",
+        "_is_gone",
+        "_waiting",
+        "_was_denied",
+        "_window",
+        "broker",
+        "client_id",
+        "connack_sent",
+        "keep_alive",
+        "link",
+        "session",
+        "version",
+        "will",
+    )
+
+    def __init__(self, broker: Broker, link: Link) -> None:
+        self.broker = broker
+        self.link = link
+        self.session: Session | None = None
+        self.version = 0  # of the protocol, once CONNECT said it
+        self.client_id = ""
+        self.connack_sent = False  # with success; until then MQTT 5 knows no DISCONNECT for this client
+        self.keep_alive = 0  # seconds; 0: the client promised nothing
+        self.will: Will | None = None
+        self._acks: list[bytes] = []  # of the chunk at hand
+        self._acks_mode = Durability.FAST  # the point at which the acknowledgements being gathered are due
+        self._waiting = 0  # acknowledgements handed to the storage engine and not sent yet
+        self._deferred: list[Event] | None = None  # what came after a CONNECT that waits for the journal
+        self._is_gone = False  # the connection went while it waited
+        self._was_denied = False  # a publish for want of a right
+        self._window: ReceiveWindow | None = None  # of MQTT 5
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """Do what the packets of one chunk ask for."""
+        if self._defer(events):
+            return
+        counters = self.broker.counters
+        for index, event in enumerate(events):
+            counters.messages_received += 1
+            if self.session is None and type(event) is not ConnectPacket:
+                # Taken over or refused while the chunk was being worked off: 3.1.1 [MQTT-3.1.4-5], 5.0 [MQTT-3.1.4-6].
+                return
+            HANDLERS[type(event)](self, event)
+            if self._defer(events[index + 1 :]):
+                return
+        if self._acks:
+            self._send_acks()
+        self.broker.hold_back(self)
+
+    def _defer(self, events: Sequence[Event]) -> bool:
+        """Keep events for later, if the CONNECT before them still waits for the journal."""
+        if self._deferred is None:
+            return False
+        if events:
+            self._deferred.extend(events)
+            self.link.pause_reading()  # what comes behind waits in the network and not here
+        return True
+
+    def on_connect(self, packet: ConnectPacket) -> None:
+        """Find or make the session; the answer may have to wait for the journal.
+
+        Until it is out, nothing else is sent: [MQTT-3.2.0-1]. It comes once, as CONNECT does: 5.0 [MQTT-3.2.0-2].
+        """
+        self.broker.lifecycle.connect(self, packet)
+
+    def connected(self, connack: ConnackPacket, *, journaled: bool) -> None:
+        """Answer CONNECT, after the journal has what it changed, and then let the session's messages flow."""
+        if self.version == V5 and self.session is not None:
+            self._window = ReceiveWindow(self.broker.settings.receive_maximum, self.session.received)
+        if not journaled:
+            self._answer_connect(connack)
+            return
+        self._deferred = []
+        self.broker.storage.after(Durability.BALANCED, lambda error: self._connect_journaled(connack, error))
+
+    def _connect_journaled(self, connack: ConnackPacket, error: StorageError | None) -> None:
+        events, self._deferred = self._deferred or [], None
+        if events:
+            self.link.resume_reading()
+        if error is not None:
+            # Readers and idle sensors are welcome while the disk takes nothing: they lose nothing by it.
+            logger.warning("client %s: its session could not be stored: %s", self.client_id, error)
+        self._answer_connect(connack)
+        self.handle(events)
+        if self._is_gone:
+            self._lost()
+
+    def _answer_connect(self, connack: ConnackPacket) -> None:
+        session = self.session
+        if session is not None:
+            data = encode_within(connack, session.version, session.max_packet_bytes or MAX_PACKET_BYTES)
+            if not data:
+                self.end(ReasonCode.PACKET_TOO_LARGE)  # it can't take our answer, and so nothing else
+                return
+            self.link.established(self.keep_alive)
+            self.link.write(data)  # 3.1.1 [MQTT-3.1.4-4], 5.0 [MQTT-3.1.4-5]
+            self.connack_sent = True
+            self.broker.lifecycle.online(session)
+
+    # Publishing.
+
+    def on_publish(self, run: PublishRun) -> None:
+        """Append a run, and gather its acknowledgements for the end of the chunk. [MQTT-3.3.4-1]
+
+        An acknowledgement has the id of its message (3.1.1 [MQTT-2.3.1-6], 5.0 [MQTT-2.2.1-5]), and whether its life is
+        over by then makes no difference (5.0 [MQTT-4.3.3-13]). At QoS 1 every PUBLISH is a new message, DUP or not: 3.1.1
+        [MQTT-4.3.2-2], 5.0 [MQTT-4.3.2-5].
+        """
+        session, broker = self.session, self.broker
+        assert session is not None
+        count = len(run.payloads)
+        broker.counters.publish_received += count
+        broker.counters.messages_received += count - 1  # a run is many packets
+        if session.rights is not None and not self._may_publish(session.rights, run.topic_name):
+            self._deny(run)
+            return
+        puts: Puts = []
+        new: list[bytes] = []  # QoS 2 packet ids that were not known before
+        acks = b""
+        if run.qos == 1:
+            acks = puback_bytes(run.packet_ids)
+        elif run.qos == 2:
+            acks = pubrec_bytes(run.packet_ids)
+            new = self._receive_once(session, run, puts)
+        if acks and self._window is not None and not self._window.take(run, len(new), session.received):
+            self._give_back(session, new)
+            logger.warning("client %s: closed: it has more than its receive maximum under way", self.client_id)
+            self.end(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
+            return
+        try:
+            requests = requests_of(run.properties) if run.properties else NO_REQUESTS
+            if run.payloads:
+                mode = broker.publish(run, puts, session, requests)
+            else:
+                mode = broker.entry_durability(run.topic_name)
+        except StorageError as error:
+            self._give_back(session, new)
+            self._refuse(run, new, ReasonCode.QUOTA_EXCEEDED, error)
+            return
+        except ProtocolError as error:
+            self._give_back(session, new)
+            logger.warning("client %s: closed: %s", self.client_id, error)
+            self.end(error.reason_code)
+            return
+        if not acks:
+            return
+        if self.version == V5:
+            acks = self._mqtt_5_acks(run, acks, mode)
+        self._acks.append(acks)
+        # 3.1.1 has no way to refuse but to close: what nothing takes is acknowledged and dropped, and counted. 3.1.1
+        # [MQTT-3.3.5-2]
+        if mode is not None and mode > self._acks_mode:
+            self._acks_mode = mode
+
+    @staticmethod
+    def _may_publish(rights: Rights, topic_name: bytes) -> bool:
+        # Requests to the log are looked at where they are answered.
+        return topic_name.startswith(b"$fetch/") or rights.may(Right.PUBLISH, topic_name)
+
+    def _deny(self, run: PublishRun) -> None:
+        """The client has no right to publish there. 3.1.1 [MQTT-3.3.5-2]
+
+        Before MQTT 5 it can't be told: the message is acknowledged and dropped, or the connection closed.
+        """
+        broker = self.broker
+        broker.counters.acl_denied += len(run.payloads)
+        if not self._was_denied:  # one line for each connection: a sensor would fill the disk with them
+            self._was_denied = True
+            logger.warning("client %s: no right to publish to %r", self.client_id, run.topic_name.decode())
+        if self.version != V5 and broker.settings.acl_denied_closes:
+            self.end(ReasonCode.NOT_AUTHORIZED)
+        elif run.qos and self.version == V5:
+            self._acks.append(self._reasoned(run, ReasonCode.NOT_AUTHORIZED))
+        elif run.qos:
+            self._acks.append(puback_bytes(run.packet_ids) if run.qos == 1 else pubrec_bytes(run.packet_ids))
+
+    def _mqtt_5_acks(self, run: PublishRun, acks: bytes, mode: Durability | None) -> bytes:
+        """The acknowledgements of a run, with what MQTT 5 can say more than that it was taken."""
+        session = self.session
+        if mode is None:
+            if session is not None:
+                self._give_back(session, run.packet_ids)
+            return self._reasoned(run, ReasonCode.NOT_AUTHORIZED)
+        if session is not None and session.ack_offsets:
+            return self._acks_with_offsets(run, mode) or acks
+        if run.qos == 1 and not self.broker.router.route(run.topic_name).has_subscribers:
+            return self._reasoned(run, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+        return acks
+
+    def _acks_with_offsets(self, run: PublishRun, mode: Durability) -> bytes:
+        """Acknowledgements that say where each message is; b"" where not every one of the run was stored just now."""
+        feed = self.broker.router.route(run.topic_name).feed
+        if feed is None or len(run.payloads) != len(run.packet_ids):
+            return b""
+        kind = PubackPacket if run.qos == 1 else PubrecPacket
+        base_offset = feed.log.log_end_offset - len(run.payloads)
+        data = []
+        for offset, id_bytes in enumerate(run.packet_ids, base_offset):
+            packet = kind(int.from_bytes(id_bytes, "big"))
+            packet.properties.add_user_property("offset", str(offset))
+            packet.properties.add_user_property("durability", mode.name)
+            data.append(packet.encode(V5))
+        return b"".join(data)
+
+    @staticmethod
+    def _reasoned(run: PublishRun, reason_code: int) -> bytes:
+        """PUBACK or PUBREC with a reason, for each message of a run; MQTT 5 only."""
+        head = b"\x40\x03" if run.qos == 1 else b"\x50\x03"
+        between = bytes((reason_code,)) + head
+        return head + between.join(run.packet_ids) + between[:1]
+
+    @staticmethod
+    def _give_back(session: Session, packet_ids: Iterable[bytes]) -> None:
+        """Forget QoS 2 ids of messages that were not taken: under them comes a new one. 5.0 [MQTT-4.3.3-9]"""
+        session.received.difference_update(int.from_bytes(id_bytes, "big") for id_bytes in packet_ids)
+
+    def _refuse(self, run: PublishRun, new: Collection[bytes], reason_code: int, error: StorageError) -> None:
+        """Not stored, not acknowledged: MQTT 5 is told so, 3.1.1 has no other way than closing. 3.1.1 [MQTT-4.8.0-2]"""
+        if self.version != V5 or not run.qos:
+            self.broker.refuse_publish(self, error)
+            return
+        logger.error("client %s: publish refused: %s", self.client_id, error)
+        if run.qos == 1:
+            self._acks.append(self._reasoned(run, reason_code))
+            return
+        for id_bytes in run.packet_ids:  # repetitions of what is stored are among them
+            reason = bytes((reason_code,)) if id_bytes in new else b""
+            self._acks.append(bytes((0x50, 2 + len(reason))) + id_bytes + reason)
+
+    @staticmethod
+    def _receive_once(session: Session, run: PublishRun, puts: Puts) -> list[bytes]:
+        """Take out of `run` what came before, put the other packet ids to what has to be stored, and return them.
+
+        3.1.1 [MQTT-4.3.3-2], 5.0 [MQTT-4.3.3-10]
+        """
+        new = []
+        payloads = []
+        for id_bytes, payload in zip(run.packet_ids, run.payloads, strict=True):
+            packet_id = int.from_bytes(id_bytes, "big")
+            if packet_id in session.received:
+                continue
+            session.received.add(packet_id)
+            new.append(id_bytes)
+            payloads.append(payload)
+            if session.persistent:
+                puts.append(received_put(session, packet_id, present=True))
+        run.payloads = payloads
+        return new
+
+    def _send_acks(self) -> None:
+        data = b"".join(self._acks)
+        self._acks.clear()
+        pubacks = 0 if self._window is None else self._window.gathered()
+        if self._acks_mode is Durability.FAST:
+            self._write_acks(data, pubacks)
+        else:
+            # [MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-4]: acknowledgements leave in the order of their messages. One that
+            # is due at once does not pass those that wait for the disk, so the mode stays up until the last of them is out.
+            self._waiting += 1
+            self.broker.storage.after(self._acks_mode, lambda error: self._acks_due(data, pubacks, error))
+
+    def _write_acks(self, data: bytes, pubacks: int) -> None:
+        self.link.write(data)
+        if self._window is not None:
+            self._window.written(pubacks)
+
+    def _acks_due(self, data: bytes, pubacks: int, error: StorageError | None) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self._acks_mode = Durability.FAST
+        # Ownership is accepted only now: 3.1.1 [MQTT-4.3.2-2], [MQTT-4.3.3-2]; 5.0 [MQTT-4.3.2-4], [MQTT-4.3.3-8].
+        if error is None:
+            self._write_acks(data, pubacks)
+        elif self.session is not None:
+            self.broker.refuse_publish(self, error)
+
+    def on_pubrel(self, packet: PubrelPacket) -> None:
+        """The client has our PUBREC: forget the id, then PUBCOMP.
+
+        3.1.1 [MQTT-4.3.3-2]; 5.0 [MQTT-4.3.3-11], [MQTT-4.3.3-12]
+        """
+        session = self.session
+        assert session is not None
+        known = packet.packet_id in session.received
+        session.received.discard(packet.packet_id)
+        if self._window is not None:
+            self._window.released(packet.packet_id)
+        # An id that is unknown is answered too: a client that lost its memory could not finish otherwise.
+        self._acks.append(PubcompPacket(packet.packet_id).encode(session.version))
+        if session.persistent and known:
+            # Were PUBCOMP sent first and the removal lost, be it with the power, a new message under this id would be
+            # taken for a repetition: acknowledged and not stored.
+            self.broker.store([received_put(session, packet.packet_id, present=False)], Durability.SAFE)
+            self._acks_mode = Durability.SAFE
+
+    # Acknowledging.
+
+    def on_pubacks(self, run: PubackRun) -> None:
+        """The end of QoS 1 messages, whatever the reason code says: 5.0 [MQTT-4.4.0-2], [MQTT-4.8.2-6]."""
+        session = self.session
+        assert session is not None
+        self.broker.counters.messages_received += len(run.packet_ids) - 1
+        if not session.inflight.acknowledged(run.packet_ids):
+            before = [packet_id for packet_id in run.packet_ids if packet_id not in session.inflight]
+            self._acknowledged(session, before)
+            self._wrong_kind("PUBACK for a QoS 2 message")
+            return
+        self._acknowledged(session, run.packet_ids)
+
+    def _acknowledged(self, session: Session, packet_ids: Sequence[int]) -> None:
+        session.dirty = True
+        session.window_full_since_ms = None
+        if session.stored_ids:
+            puts = acknowledged_puts(session, packet_ids)
+            if puts:
+                self.broker.store(puts, Durability.FAST)
+        if session.behind or session.resend or session.retained:
+            self.broker.pump_later(session)
+        for group, _ in session.groups.values():
+            group.dirty = True
+            group.wake()
+
+    def on_pubrec(self, packet: PubrecPacket) -> None:
+        """The client has a QoS 2 message: PUBREL. 3.1.1 [MQTT-4.3.3-1], 5.0 [MQTT-4.3.3-4]"""
+        session = self.session
+        assert session is not None
+        if packet.reason_code >= 0x80:  # 5.0 [MQTT-4.4.0-2], [MQTT-4.8.2-6]
+            session.inflight.remove(packet.packet_id)
+            self._acknowledged(session, [packet.packet_id])
+            return
+        known = session.inflight.received(packet.packet_id)
+        entry = session.inflight.get(packet.packet_id)
+        if entry is not None and not known:
+            self._wrong_kind("PUBREC for a QoS 1 message")
+            return
+        # An id that is unknown is answered all the same: a client that lost our PUBCOMP could not finish otherwise.
+        pubrel = PubrelPacket(packet.packet_id).encode(session.version)
+        if known and session.persistent and entry is not None:
+            # Were PUBREL sent first and this lost, the message would be sent again and taken for a new one.
+            self.broker.store([released_put(session, packet.packet_id, entry)], Durability.SAFE)
+            self._acks_mode = Durability.SAFE
+        self._acks.append(pubrel)
+
+    def on_pubcomp(self, packet: PubcompPacket) -> None:
+        """The end of a QoS 2 message."""
+        session = self.session
+        assert session is not None
+        entry = session.inflight.get(packet.packet_id)
+        if entry is not None and entry[2] != RELEASED:
+            self._wrong_kind("PUBCOMP for a message that was not released")
+            return
+        session.inflight.remove(packet.packet_id)
+        self._acknowledged(session, [packet.packet_id])
+
+    def _wrong_kind(self, what: str) -> None:
+        """An acknowledgement that its message does not ask for: the client's state and ours differ.
+
+        3.1.1 [MQTT-4.8.0-1], 5.0 [MQTT-4.13.1-1]
+        """
+        logger.warning("client %s at %s: closed: %s", self.client_id, self.link.peer, what)
+        self.broker.counters.malformed_packets += 1
+        self.end(ReasonCode.PROTOCOL_ERROR)
+
+    # The rest.
+
+    def on_subscribe(self, packet: SubscribePacket) -> None:
+        """See `subscribing`."""
+        assert self.session is not None
+        SubscribeOperation(self, self.session, packet).run()
+
+    def on_unsubscribe(self, packet: UnsubscribePacket) -> None:
+        """See `subscribing`."""
+        assert self.session is not None
+        unsubscribe(self, self.session, packet)
+
+    def on_pingreq(self, _: PingreqPacket) -> None:
+        """[MQTT-3.12.4-1]; behind the acknowledgements of what came before it, as many clients take it for a barrier."""
+        self._acks.append(PINGRESP)
+
+    def on_disconnect(self, packet: DisconnectPacket) -> None:
+        """The client's own end of the connection.
+
+        The will goes with it: 3.1.1 [MQTT-3.1.2-10], [MQTT-3.14.4-3]; in 5.0 with reason code 0 only, so that a client
+        that leaves for a fault of ours is announced too: 5.0 [MQTT-3.1.2-10], [MQTT-3.14.4-3].
+        """
+        if packet.reason_code == ReasonCode.SUCCESS:
+            self.broker.wills.forget(self.client_id, self.will)
+            self.will = None
+        expiry = packet.properties.session_expiry_interval
+        if expiry is not None and self.session is not None:
+            self.broker.lifecycle.change_expiry(self.session, expiry)
+        self.link.close()
+        self.lost()
+
+    def end(self, reason_code: int) -> None:
+        """Close the connection from our side; MQTT 5 is told why, and nothing else.
+
+        5.0 [MQTT-3.14.0-1], [MQTT-3.14.2-2], [MQTT-3.14.4-2], [MQTT-4.13.2-1]
+        """
+        if self.version == V5 and self.connack_sent:
+            self.link.write(DisconnectPacket(reason_code).encode(V5))
+        self.link.close()
+        self._deferred = None
+        self._lost()
+
+    def lost(self) -> None:
+        """The network connection is gone, or about to be: end or park the session. Idempotent.
+
+        A client need not wait for its CONNACK: one that says all it has to say and leaves is heard out.
+        """
+        if self._deferred is not None:
+            self._is_gone = True
+            return
+        self._lost()
+
+    def _lost(self) -> None:
+        self.broker.lifecycle.disconnected(self)
+
+    def violated(self) -> None:
+        """The client broke the protocol: what the rules say of its session, as if the connection had been lost."""
+        self.broker.counters.malformed_packets += 1
+        self.lost()
+
+
+HANDLERS: dict[type, Callable[[Client, Any], None]] = {
+    ConnectPacket: Client.on_connect,
+    PublishRun: Client.on_publish,
+    PubackRun: Client.on_pubacks,
+    PubrecPacket: Client.on_pubrec,
+    PubrelPacket: Client.on_pubrel,
+    PubcompPacket: Client.on_pubcomp,
+    SubscribePacket: Client.on_subscribe,
+    UnsubscribePacket: Client.on_unsubscribe,
+    PingreqPacket: Client.on_pingreq,
+    DisconnectPacket: Client.on_disconnect,
+}

@@ -1,0 +1,277 @@
+"""Connections come and go, sessions stay: CONNECT, takeover, the end of a connection, the end of a session.
+
+    CONNECT           find or make the session, store what changed, answer, then let messages flow (`online`)
+    connection lost   positions and messages in flight are stored, the will is published or waits (`disconnected`)
+    expiry            the session and all keys of it go (`expire`)
+
+A session lives as long as its connection, and as long after it as the client asked for and the settings allow:
+3.1.1 [MQTT-4.1.0-1], [MQTT-4.1.0-2]; 5.0 [MQTT-4.1.0-1], [MQTT-4.1.0-2].
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from highway.broker.authorisation import Right, Rights, is_reserved, rights_of
+from highway.broker.sessions import session_store
+from highway.broker.sessions.session import Session
+from highway.broker.subscriptions.shared import return_unacknowledged
+from highway.mqtt import V5, ConnackPacket, Properties, ReasonCode
+
+if TYPE_CHECKING:
+    from highway.broker.broker import Broker
+    from highway.broker.sessions.session_store import Puts
+    from highway.mqtt import ConnectPacket, Will
+
+    from .client import Client
+
+__all__ = ["TOPIC_ALIAS_MAXIMUM", "Lifecycle"]
+
+logger = logging.getLogger("highway.broker")
+
+# Topic aliases that a client may set: a sensor has a handful of topics, and each alias holds a name in memory.
+# Ten is also what mosquitto grants, so that devices tuned to it find what they know.
+TOPIC_ALIAS_MAXIMUM = 10
+# Topic aliases that we set, where a client takes so many: each holds a name in memory for as long as its connection.
+MAX_TOPIC_ALIASES = 256
+_NEVER = 0xFFFF_FFFF  # a session expiry interval that means for ever
+
+
+class Lifecycle:
+    """The sessions of a broker as they begin, change hands and end."""
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def connect(self, client: Client, packet: ConnectPacket) -> None:
+        """Attach a client to its session, new or old, and answer it. The client id is all that tells which. [MQTT-3.1.3-2]"""
+        broker = self._broker
+        client.version = packet.protocol_version
+        if packet.properties.authentication_method is not None:  # 5.0 [MQTT-4.12.0-1]
+            self._refuse(client, packet, ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication method is served")
+            return
+        if not broker.settings.anonymous:
+            self._refuse(client, packet, ReasonCode.NOT_AUTHORIZED, "anonymous clients are not let in")
+            return
+        # [MQTT-3.1.3-6] An empty id stands for one that the server makes up; 5.0 [MQTT-3.1.3-7]: and tells.
+        client.client_id = packet.client_id or f"auto-{uuid.uuid4()}"
+        rights = rights_of(broker.settings.acl, packet.username, client.client_id)
+        if packet.will is not None and not self._may_have_will(client, packet, packet.will, rights):
+            return
+        before = broker.clients.get(client.client_id)
+        if before is not None:
+            # 3.1.1 [MQTT-3.1.4-2], 5.0 [MQTT-3.1.4-3]: the older connection goes, its will before the newcomer's answer.
+            logger.info("client %s: taken over by a connection from %s", client.client_id, client.link.peer)
+            ends = packet.clean_start or (before.session is not None and not before.session.persistent)
+            before.end(ReasonCode.SESSION_TAKEN_OVER)
+            if ends:
+                broker.wills.session_ended(client.client_id)
+        session, present, puts = self._session_of(client.client_id, packet)
+        will = packet.will
+        if will is not None and packet.properties.session_expiry_interval == 0:
+            will = replace(
+                will, delay_interval=0
+            )  # the session is said to end with its connection, and the delay with it
+        puts += broker.wills.set_puts(client.client_id, will)
+        was_stored = session.persistent
+        connack = ConnackPacket(present, 0, self._configure(client, session, packet))
+        if session.persistent:
+            puts.append(session_store.session_put(session))
+        elif was_stored:
+            puts += session_store.drop_puts(session)  # it ends with this connection, also where that ends with a crash
+        if puts:
+            broker.store(puts)
+        session.rights = rights
+        client.session = session
+        client.will = will
+        session.link = client.link
+        broker.clients[client.client_id] = client
+        self._count()
+        client.connected(connack, journaled=bool(puts))
+
+    def _may_have_will(self, client: Client, packet: ConnectPacket, will: Will, rights: Rights | None) -> bool:
+        """Whether the client may publish its will; if not, the connection is refused, as the will could not be kept."""
+        if will.topic_name.startswith(b"$CONTROL/"):
+            # Where mosquitto takes orders. Who would give some from beyond gets no answer, there and here.
+            logger.warning("client %r from %s: refused: a will on $CONTROL", packet.client_id, client.link.peer)
+            client.link.close()
+            return False
+        allowed = rights is None or rights.may(Right.PUBLISH, will.topic_name)
+        if not allowed or is_reserved(will.topic_name):
+            self._refuse(client, packet, ReasonCode.NOT_AUTHORIZED, f"no right to its will on {will.topic_name!r}")
+            return False
+        return True
+
+    def _refuse(self, client: Client, packet: ConnectPacket, reason_code: int, why: str) -> None:
+        # 3.1.1 [MQTT-3.2.2-5]; 5.0 [MQTT-3.1.4-2], [MQTT-3.2.2-7], [MQTT-4.12.0-4]: a refusal ends the connection.
+        logger.warning("client %r from %s: refused: %s", packet.client_id, client.link.peer, why)
+        client.link.write(ConnackPacket(reason_code=reason_code).encode(packet.protocol_version))
+        client.link.close()
+
+    def _session_of(self, client_id: str, packet: ConnectPacket) -> tuple[Session, bool, Puts]:
+        """(session, whether it was there, what has to be stored).
+
+        3.1.1 [MQTT-3.1.4-3], [MQTT-3.2.2-1], [MQTT-3.2.2-2], [MQTT-3.2.2-3]; 5.0 [MQTT-3.1.4-4], [MQTT-3.2.2-2],
+        [MQTT-3.2.2-3].
+        """
+        broker = self._broker
+        session = broker.sessions.get(client_id)
+        puts: Puts = []
+        if session is not None and self._is_over(session):
+            puts = self.end_session(session)
+            session = None
+        puts += broker.wills.resumed(client_id)
+        if session is not None and packet.clean_start:
+            # 3.1.1 [MQTT-3.1.2-6], 5.0 [MQTT-3.1.2-4]: nothing of the old one is left.
+            puts += self.end_session(session)
+            session = None
+        if session is not None:
+            self._unpark(session)
+            return session, True, puts  # 3.1.1 [MQTT-3.1.2-4], 5.0 [MQTT-3.1.2-5]
+        # 3.1.1 [MQTT-3.1.2-4], 5.0 [MQTT-3.1.2-6]
+        session = broker.sessions[client_id] = Session(broker, client_id)
+        return session, False, puts
+
+    def _configure(self, client: Client, session: Session, packet: ConnectPacket) -> Properties:
+        """Take over what the client asks for, within the limits; returns what CONNACK has to say about it."""
+        settings = self._broker.settings
+        asked = packet.properties
+        session.version = packet.protocol_version
+        session.max_inflight = min(asked.receive_maximum or 65_535, settings.max_inflight)
+        session.max_packet_bytes = asked.maximum_packet_size or 0
+        session.topic_alias_maximum = min(asked.topic_alias_maximum or 0, MAX_TOPIC_ALIASES)
+        session.topic_aliases.clear()  # 5.0 [MQTT-3.3.2-7]
+        session.ack_offsets = asked.first_user_property("ack-offsets") == "1"
+        session.wants_reasons = asked.request_problem_information != 0
+        session.expires_at_ms = None
+        expiry_s = self._limit_expiry(packet.session_expiry_interval)
+        self.set_expiry(session, expiry_s)
+        client.keep_alive = packet.keep_alive
+        if (
+            settings.max_keep_alive_s
+            and not 0 < packet.keep_alive <= settings.max_keep_alive_s
+            and client.version == V5
+        ):
+            client.keep_alive = settings.max_keep_alive_s
+        for reader in session.readers.values():
+            reader.changed()  # heads and aliases are of the connection before
+        if packet.protocol_version != V5:
+            return Properties()
+        # No Authentication Method, as the client gave none (5.0 [MQTT-4.12.0-6]), and no Response Information, asked for or
+        # not (5.0 [MQTT-3.1.2-28]): topics for answers are the clients' own choice.
+        told = Properties()
+        told.topic_alias_maximum = TOPIC_ALIAS_MAXIMUM
+        if not packet.client_id:
+            told.assigned_client_identifier = client.client_id  # 5.0 [MQTT-3.2.2-16]
+        told.maximum_packet_size = settings.max_packet_bytes
+        told.receive_maximum = settings.receive_maximum
+        if client.keep_alive != packet.keep_alive:
+            told.server_keep_alive = client.keep_alive  # 5.0 [MQTT-3.2.2-21], [MQTT-3.2.2-22]
+        if expiry_s != packet.session_expiry_interval:
+            told.session_expiry_interval = expiry_s
+        return told
+
+    def _limit_expiry(self, seconds: int) -> int:
+        limit_ms = self._broker.settings.session_expiry_ms
+        return seconds if limit_ms is None else min(seconds, limit_ms // 1000)
+
+    def set_expiry(self, session: Session, seconds: int) -> None:
+        """How long the session outlives its connection; 0 makes it end with it."""
+        session.persistent = seconds > 0
+        session.expiry_ms = None if seconds == _NEVER else seconds * 1000
+
+    def change_expiry(self, session: Session, seconds: int) -> None:
+        """DISCONNECT brought another expiry."""
+        was_persistent = session.persistent
+        self.set_expiry(session, self._limit_expiry(seconds))
+        if was_persistent and not session.persistent:
+            self._broker.store(session_store.drop_puts(session))
+
+    def online(self, session: Session) -> None:
+        """Let messages flow to a session whose CONNACK is out."""
+        broker = self._broker
+        for subscription in session.subscriptions():
+            broker.router.add(subscription)
+        for cursor in session.cursors():
+            cursor.feed.cursors.add(cursor)
+            cursor.move_to(cursor.next_offset)
+        for group, _ in session.groups.values():
+            group.came_online(session)
+        broker.pump_later(session)
+
+    def disconnected(self, client: Client) -> None:
+        """Park the session or end it, and see to the will that is left. Idempotent."""
+        session, broker = client.session, self._broker
+        if session is None:
+            return
+        client.session = None
+        will, client.will = client.will, None
+        if broker.clients.get(client.client_id) is client:
+            del broker.clients[client.client_id]
+        session.link = None
+        broker.offline(client, session)
+        if session.persistent:  # 3.1.1 [MQTT-3.1.2-4], 5.0 [MQTT-3.1.2-23]
+            session.expires_at_ms = None if session.expiry_ms is None else broker.clock.now_ms() + session.expiry_ms
+            broker.store(
+                [
+                    session_store.session_put(session),
+                    *session_store.inflight_puts(session),
+                    *session_store.position_puts(session),
+                    *(put for group, _ in session.groups.values() for put in session_store.group_puts(group)),
+                ]
+            )
+            self.park(session)
+        puts = [] if session.persistent else self.end_session(session)
+        if will is not None:  # 3.1.1 [MQTT-3.1.2-12]
+            broker.wills.connection_lost(client.client_id, will)
+        if puts:
+            broker.store(puts)  # it was the last of a group
+        self._count()
+
+    def park(self, session: Session) -> None:
+        """Note what a session that is away subscribes to."""
+        session.parked = session.topic_filters()
+        self._broker.router.park(session.parked)
+
+    def _unpark(self, session: Session) -> None:
+        self._broker.router.unpark(session.parked)
+        session.parked = ()
+
+    def end_session(self, session: Session) -> Puts:
+        """Forget a session; returns what has to be stored for it. Its will, if one waits, is published."""
+        broker = self._broker
+        broker.sessions.pop(session.client_id, None)
+        self._unpark(session)
+        broker.wills.session_ended(session.client_id)
+        puts = session_store.drop_puts(session) if session.persistent else []
+        return_unacknowledged(session)
+        for name in list(session.groups):
+            puts += broker.leave_group(session, name)
+        return puts
+
+    def _is_over(self, session: Session) -> bool:
+        return session.expires_at_ms is not None and session.expires_at_ms <= self._broker.clock.now_ms()
+
+    def expire(self) -> None:
+        """End the sessions whose time is over."""
+        broker = self._broker
+        expired = [session for session in broker.sessions.values() if self._is_over(session)]
+        for session in expired:
+            logger.info("client %s: session expired", session.client_id)
+            broker.store(self.end_session(session))
+        broker.counters.clients_expired += len(expired)
+        self._count()
+
+    def _count(self) -> None:
+        broker = self._broker
+        counters = broker.counters
+        counters.clients_connected = len(broker.clients)
+        counters.clients_disconnected = len(broker.sessions) - len(broker.clients)
+        counters.clients_maximum = max(counters.clients_maximum, len(broker.clients))

@@ -1,0 +1,200 @@
+"""From a topic name to everything that a PUBLISH needs: its log, who gets it, and the bytes around its payload.
+
+A `Route` is worked out once for each topic name and then found by one dict look-up on the bytes of the packet. The
+table is thrown away, whole or for one name, when subscriptions change; nothing on the hot path asks the trie.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from highway.broker.delivery.encoding import Plan
+from highway.broker.remembered import Remembered
+from highway.broker.subscriptions.trie import FilterTrie
+from highway.mqtt import PublishHeads
+from highway.mqtt.topics import filters_intersect, levels_cover, matches, split_levels
+from highway.storage.segment.records import RecordHeads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from highway.broker.delivery.cursor import Cursor
+    from highway.broker.delivery.feed import Feed
+    from highway.broker.sessions.session import Reader, Session, Subscription
+    from highway.broker.subscriptions.shared import Group, GroupCursor
+
+__all__ = ["Route", "Router", "Target"]
+
+# A publisher that names a new topic with every message must not grow the table without end. 65,536 routes take
+# about 50 MB; past that it starts afresh, which costs each live topic one trie look-up.
+MAX_ROUTES = 65_536
+# And so do topics that each go to many subscribers: a target takes half a kilobyte.
+MAX_TARGETS = 262_144
+
+NO_PROPERTIES = b"\0"
+
+
+class Target:
+    """One reader of a topic, its cursor in the log (None where the topic is not logged), and what it is to get."""
+
+    __slots__ = ("cursor", "plan", "reader")
+
+    def __init__(self, reader: Reader | Group, cursor: Cursor | GroupCursor | None, plan: Plan) -> None:
+        self.reader = reader
+        self.cursor = cursor
+        self.plan = plan
+
+
+class Route:
+    """What is known of one topic name. `feed` is None where the messages of the topic are not logged."""
+
+    __slots__ = (
+        "_delta_ms",
+        "_flags",
+        "_publish_heads",
+        "_record_heads",
+        "feed",
+        "has_subscribers",
+        "targets",
+        "topic_name",
+    )
+
+    def __init__(self, topic_name: bytes, feed: Feed | None, targets: list[Target], *, has_subscribers: bool) -> None:
+        self.has_subscribers = has_subscribers  # online or away
+        self.topic_name = topic_name
+        self.feed = feed
+        self.targets = targets
+        self._publish_heads: dict[tuple[int, bool], PublishHeads] = {}
+        self._record_heads: RecordHeads | None = None
+        self._flags = self._delta_ms = -1
+
+    def encode_records(self, payloads: Sequence[bytes], flags: int, delta_ms: int, properties: bytes = b"") -> bytes:
+        """The records of `payloads`, joined, as the log stores them."""
+        if properties:
+            heads = RecordHeads(self.topic_name, flags, delta_ms, properties)
+        elif self._record_heads is None or delta_ms != self._delta_ms or flags != self._flags:
+            heads = self._record_heads = RecordHeads(self.topic_name, flags, delta_ms)
+            self._delta_ms, self._flags = delta_ms, flags
+        else:
+            heads = self._record_heads
+        # Nothing here runs Python code for each message but a new payload length: map, zip and join are loops in C.
+        return b"".join(chain.from_iterable(zip(map(heads.__getitem__, map(len, payloads)), payloads, strict=True)))
+
+    def qos0_heads(self, first_byte: int, is_mqtt_5: bool) -> PublishHeads:  # noqa: FBT001  a key, not a switch
+        """Everything before the payload of an outgoing QoS 0 PUBLISH without properties, by payload length."""
+        key = (first_byte, is_mqtt_5)
+        heads = self._publish_heads.get(key)
+        if heads is None:
+            suffix = NO_PROPERTIES if is_mqtt_5 else b""
+            heads = self._publish_heads[key] = PublishHeads(first_byte, self.topic_name, 0, suffix)
+        return heads
+
+    def has_no_local(self, session: Session) -> bool:
+        """Whether the session subscribes to the topic with No Local."""
+        return any(target.plan.own is not target.plan for target in self.targets if target.reader.session is session)
+
+
+class Router:
+    """Topic name to `Route`; knows the configured entries and the subscriptions of every online session."""
+
+    __slots__ = ("_entries", "_parked", "_parked_counts", "_routes", "_subscriptions", "_target_count")
+
+    def __init__(self, entries: Sequence[tuple[bytes, Feed]]) -> None:
+        self._entries = list(entries)
+        self._routes: Remembered[Route] = Remembered(MAX_ROUTES)
+        self._target_count = 0  # of routes worked out since the table was empty
+        self._subscriptions: FilterTrie[Subscription] = FilterTrie()
+        self._parked: FilterTrie[None] = FilterTrie()  # filters of sessions that are away, once each
+        self._parked_counts: dict[bytes, int] = {}
+
+    def route(self, topic_name: bytes) -> Route:
+        """The route of a valid topic name."""
+        found = self._routes.get(topic_name)
+        return found if found is not None else self._work_out(topic_name)
+
+    def feed(self, topic_name: bytes) -> Feed | None:
+        """The feed of the first configured entry that matches; None for `$...` names and where none does."""
+        if topic_name.startswith(b"$"):
+            return None
+        return next((feed for topic_filter, feed in self._entries if matches(topic_filter, topic_name)), None)
+
+    def feeds_of(self, topic_filters: Iterable[bytes]) -> set[Feed]:
+        """The feeds whose topics any of the filters can match."""
+        found: set[Feed] = set()
+        for topic_filter in topic_filters:
+            if topic_filter.startswith(b"$"):
+                continue
+            for entry_filter, feed in self._entries:
+                if filters_intersect(entry_filter, topic_filter):
+                    found.add(feed)
+                if levels_cover(split_levels(entry_filter), split_levels(topic_filter)):
+                    break  # no topic of the filter comes as far as the entries below
+        return found
+
+    def _work_out(self, topic_name: bytes) -> Route:
+        feed = self.feed(topic_name)
+        targets = self._targets(topic_name, feed)
+        route = Route(topic_name, feed, targets, has_subscribers=bool(targets or self._parked.match(topic_name)))
+        self._target_count += len(targets)
+        if self._target_count > MAX_TARGETS:
+            self._clear()
+        return self._routes.remember(topic_name, route)
+
+    def _targets(self, topic_name: bytes, feed: Feed | None) -> list[Target]:
+        by_reader: dict[Reader | Group, list[Subscription]] = {}
+        for _, _, subscription in self._subscriptions.match(topic_name):
+            by_reader.setdefault(subscription.reader, []).append(subscription)
+        return [
+            Target(
+                reader,
+                None if feed is None else reader.cursor(feed),
+                Plan(topic_name, subscriptions if reader.may_read(topic_name) else ()),
+            )
+            for reader, subscriptions in by_reader.items()
+        ]
+
+    def park(self, topic_filters: Iterable[bytes]) -> None:
+        """Note the filters of a session that is away: a message may be for it, though nothing delivers it now."""
+        for topic_filter in topic_filters:
+            count = self._parked_counts.get(topic_filter, 0)
+            self._parked_counts[topic_filter] = count + 1
+            if not count:
+                self._parked.add(topic_filter, None, None)
+                self._forget(topic_filter)
+
+    def unpark(self, topic_filters: Iterable[bytes]) -> None:
+        """Undo `park`."""
+        for topic_filter in topic_filters:
+            self._parked_counts[topic_filter] -= 1
+            if not self._parked_counts[topic_filter]:
+                del self._parked_counts[topic_filter]
+                self._parked.remove(topic_filter, None)
+                self._forget(topic_filter)
+
+    def add(self, subscription: Subscription) -> None:
+        """Let messages reach a subscription of an online session."""
+        self._subscriptions.add(subscription.topic_filter, (subscription.reader, subscription.name), subscription)
+        self._forget(subscription.topic_filter)
+
+    def remove(self, subscription: Subscription) -> None:
+        """Take a subscription out: it ended, or its session went offline."""
+        self._subscriptions.remove(subscription.topic_filter, (subscription.reader, subscription.name))
+        self._forget(subscription.topic_filter)
+
+    def _forget(self, topic_filter: bytes) -> None:
+        if b"+" in topic_filter or b"#" in topic_filter:
+            self._clear()
+        else:
+            self._routes.pop(topic_filter, None)
+
+    def _clear(self) -> None:
+        self._routes.clear()
+        self._target_count = 0
+
+    @property
+    def subscription_count(self) -> int:
+        """Subscriptions of online sessions."""
+        return len(self._subscriptions)

@@ -1,0 +1,435 @@
+"""A session: what a client subscribed to, where it stands in every log, and what it has not acknowledged.
+
+It outlives the network connection where the client asked for that, and holds positions, never copies of messages:
+its size depends on what is in flight and not on what was missed.
+
+    Session 1 ── n Reader        the ordinary subscriptions share one reader; each $replay/$log has its own
+    Reader  1 ── n Subscription
+    Reader  1 ── n Cursor        one for each log that its subscriptions can reach
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING
+
+from highway.broker.authorisation import right_to_read
+from highway.broker.delivery import message_expiry
+from highway.broker.delivery.cursor import Cursor
+from highway.broker.delivery.encoding import Plan
+from highway.broker.delivery.shared_slices import kind_of
+from highway.broker.delivery.snapshot import Snapshot
+from highway.broker.remembered import Remembered
+from highway.broker.replay.grammar import source_of
+from highway.broker.replay.options import NO_OPTIONS
+from highway.broker.replay.pace import Pace
+from highway.broker.subscriptions.trie import FilterTrie
+from highway.mqtt.topics import matches
+
+from .inflight import Inflight
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from highway.broker.authorisation import Rights
+    from highway.broker.broker import Broker
+    from highway.broker.connections.link import Link
+    from highway.broker.delivery.feed import Feed
+    from highway.broker.delivery.shared_slices import Kind
+    from highway.broker.replay.options import ReplayOptions
+    from highway.broker.subscriptions.shared import Group
+    from highway.errors import StorageError
+    from highway.storage import Gap
+
+    from .inflight import Entry, Message
+
+__all__ = ["ORDINARY", "Reader", "Session", "Subscription"]
+
+ORDINARY = b""
+
+# Topics whose plan a reader remembers. A reader of 100,000 topics works plans out again now and then (2 us each)
+# rather than hold 40 MB of them.
+MAX_PLANS = 4096
+# Subscriptions of one reader that are looked at one by one for each new topic (half a microsecond each).
+MANY_SUBSCRIPTIONS = 16
+
+# Gaps that a session remembers for whoever asks; each was logged when it was met.
+MAX_MISSED = 20
+
+
+class Subscription:
+    """One topic filter of a session. `name` is the filter as the client wrote it, `topic_filter` what it selects."""
+
+    __slots__ = ("identifier", "name", "no_local", "qos", "reader", "retain_as_published", "since", "topic_filter")
+
+    def __init__(
+        self,
+        reader: Reader | Group,
+        name: bytes,
+        topic_filter: bytes,
+        qos: int,
+        *,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        identifier: int = 0,
+    ) -> None:
+        self.reader = reader  # or the group of a shared subscription
+        self.name = name
+        self.topic_filter = topic_filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.identifier = identifier  # 0: none
+        # Offset by log where the subscription begins, in logs that the reader had not caught up with when it was made.
+        self.since: dict[str, int] = {}
+
+
+class Reader:
+    """A set of subscriptions that share their positions: one copy of each message for all of them."""
+
+    __slots__ = (
+        "_index",
+        "_kind",
+        "addressed",
+        "cursors",
+        "notice",
+        "options",
+        "pace",
+        "plans",
+        "pulls",
+        "session",
+        "since",
+        "source",
+        "subscriptions",
+        "until",
+    )
+
+    def __init__(self, session: Session, source: bytes, *, addressed: bool = False) -> None:
+        self.session = session
+        self.source = source  # ORDINARY, or the name of the $replay or $log subscription
+        self.addressed = addressed  # deliver under $log/<offset>/<topic>
+        self.subscriptions: dict[bytes, Subscription] = {}
+        self._index: FilterTrie[Subscription] | None = None  # of them, where they are many
+        self.cursors: dict[Feed, Cursor] = {}
+        self.plans: Remembered[Plan] = Remembered(MAX_PLANS)
+        self.since = False
+        self.options = NO_OPTIONS
+        self.until: dict[str, int] = {}  # offset by log where the reader ends
+        self.pace: Pace | None = None
+        self.notice = b""  # user properties that the next delivery carries: gaps
+        self._kind: Kind | bool | None = False  # False: not worked out
+        self.pulls = addressed  # never handed live runs: each of its messages is looked at
+
+    def set_options(self, options: ReplayOptions, until: dict[str, int]) -> None:
+        """What the client asked for with user properties on SUBSCRIBE."""
+        self.options = options
+        self.until = until
+        self.pace = Pace(options.rate, self.session.broker.clock) if options.rate else None
+        self._kind = False
+        self.pulls = bool(self.addressed or options.with_offset or options.rate or until)
+
+    @property
+    def kind(self) -> Kind | None:
+        """What it shares its packets with others by; see `shared_slices`."""
+        if self._kind is False:
+            self._kind = kind_of(self)
+        return self._kind  # type: ignore[return-value]  # mypy doesn't tell False from bool
+
+    def add(self, subscription: Subscription) -> Subscription:
+        """Add or replace a subscription. [MQTT-3.8.4-3] The same filter again replaces the one before."""
+        before = self.subscriptions.get(subscription.name)
+        if before is not None:
+            subscription.since = before.since
+        self.subscriptions[subscription.name] = subscription
+        if self._index is not None:
+            self._index.add(subscription.topic_filter, subscription.name, subscription)
+        self.plans.clear()
+        self._kind = False
+        self.since = self.since or bool(subscription.since)
+        return subscription
+
+    def remove(self, name: bytes) -> Subscription | None:
+        """Take a subscription out; cursors that nothing needs any more go with it."""
+        subscription = self.subscriptions.pop(name, None)
+        if subscription is not None:
+            if self._index is not None:
+                self._index.remove(subscription.topic_filter, name)
+            self.plans.clear()
+            self._kind = False
+            if subscription.since:
+                self.changed()
+        return subscription
+
+    def begins_at(self, subscription: Subscription, log: str, offset: int) -> None:
+        """A subscription begins at `offset` of a log that the reader has not read as far as that yet."""
+        subscription.since[log] = offset
+        self._kind = False
+        self.since = True
+
+    def changed(self) -> None:
+        """Forget what was worked out from the subscriptions before they changed."""
+        self.plans.clear()
+        self._kind = False
+        self.since = any(subscription.since for subscription in self.subscriptions.values())
+
+    def caught_up(self, log: str) -> None:
+        """Every subscription has begun in a log: the reader is at its end."""
+        for subscription in self.subscriptions.values():
+            subscription.since.pop(log, None)
+        self._kind = False
+        self.since = any(subscription.since for subscription in self.subscriptions.values())
+
+    def place(self, feed: Feed, next_offset: int) -> Cursor:
+        """Stand in a log at `next_offset`, in CATCHUP; nothing moves before the session is pumped."""
+        cursor = self.cursors.get(feed)
+        if cursor is None:
+            cursor = self.cursors[feed] = Cursor(self, feed, next_offset)
+        if self.session.link is None:
+            cursor.suspend_at(next_offset)
+        else:
+            feed.cursors.add(cursor)
+            cursor.move_to(next_offset)
+        return cursor
+
+    def drop(self, feed: Feed) -> Cursor:
+        """Leave a log that no subscription reaches any more."""
+        cursor = self.cursors.pop(feed)
+        feed.cursors.discard(cursor)
+        self.session.behind.pop(cursor, None)
+        return cursor
+
+    def cursor(self, feed: Feed) -> Cursor:
+        """The cursor in a log, placed at its visible end where there is none."""
+        found = self.cursors.get(feed)
+        return found if found is not None else self.place(feed, feed.visible)
+
+    def make_plan(self, topic_name: bytes) -> Plan:
+        """Work out, and remember, how messages of a topic go to this reader: where a filter matches. [MQTT-3.3.2-3]"""
+        granted = self._matching(topic_name) if self.may_read(topic_name) else ()
+        return self.plans.remember(topic_name, Plan(topic_name, granted))
+
+    def _matching(self, topic_name: bytes) -> Sequence[Subscription]:
+        """The subscriptions whose filters match."""
+        if len(self.subscriptions) <= MANY_SUBSCRIPTIONS:
+            return [s for s in self.subscriptions.values() if matches(s.topic_filter, topic_name)]
+        index = self._index
+        if index is None:
+            index = self._index = FilterTrie()
+            for subscription in self.subscriptions.values():
+                index.add(subscription.topic_filter, subscription.name, subscription)
+        return [subscription for _, _, subscription in index.match(topic_name)]
+
+    def may_read(self, topic_name: bytes) -> bool:
+        """Whether the client's rights, now, let it have a message of that topic from this reader."""
+        rights = self.session.rights
+        return rights is None or rights.may(right_to_read(self.source), topic_name)
+
+    def plan_for(self, _session: Session, topic_name: bytes) -> Plan:
+        """The plan of a topic, as a group has it for one of its sessions."""
+        return self.plans.get(topic_name) or self.make_plan(topic_name)
+
+    def allows(self, _session: Session, topic_name: bytes) -> bool:
+        """`may_read`, as a group has it for one of its sessions."""
+        return self.may_read(topic_name)
+
+    def wants(self, topic_name: bytes, offset: int) -> bool:
+        """Whether a subscription that matches had begun when `offset` was given; asked only where one began late."""
+        log = self.session.broker.router.feed(topic_name)
+        name = log.log.name if log is not None else ""
+        return any(s.since.get(name, 0) <= offset for s in self._matching(topic_name))
+
+
+class Session:
+    """The state between a client and the broker that MQTT calls session state."""
+
+    __slots__ = (
+        "ack_offsets",
+        "behind",
+        "broker",
+        "client_id",
+        "corked",
+        "dirty",
+        "expires_at_ms",
+        "expiry_ms",
+        "groups",
+        "inflight",
+        "link",
+        "max_inflight",
+        "max_packet_bytes",
+        "missed",
+        "parked",
+        "persistent",
+        "readers",
+        "received",
+        "resend",
+        "retained",
+        "rewound",
+        "rights",
+        "snapshots_stored",
+        "stored_ids",
+        "topic_alias_maximum",
+        "topic_aliases",
+        "version",
+        "wants_reasons",
+        "window_full_since_ms",
+    )
+
+    def __init__(self, broker: Broker, client_id: str) -> None:
+        self.broker = broker
+        self.client_id = client_id
+        self.persistent = False
+        self.expiry_ms: int | None = None  # None: never
+        self.expires_at_ms: int | None = None  # set while offline
+        self.link: Link | None = None
+        self.version = 4
+        self.max_inflight = broker.settings.max_inflight
+        self.max_packet_bytes = 0  # the largest packet that the client takes; 0: any
+        self.missed: deque[tuple[str, Gap]] | None = None  # the last gaps that it met, with their logs; for operators
+        self.window_full_since_ms: int | None = None  # when the client last owed so many acknowledgements that we wait
+        self.rights: Rights | None = None  # of the client on this connection; None: everything is allowed
+        self.ack_offsets = False  # PUBACK and PUBREC say where the message is
+        self.wants_reasons = True  # reason strings and user properties on acknowledgements
+        self.topic_alias_maximum = 0
+        self.topic_aliases: dict[bytes, int] = {}  # of this connection
+        self.readers: dict[bytes, Reader] = {ORDINARY: Reader(self, ORDINARY)}
+        self.parked: Sequence[bytes] = ()  # topic filters that the router knows while the session is away
+        self.groups: dict[bytes, tuple[Group, Subscription]] = {}  # shared subscriptions, by the name as written
+        self.behind: dict[Cursor, None] = {}  # cursors in CATCHUP, in the order of their turns
+        self.inflight = Inflight()
+        self.resend: deque[tuple[int, Entry]] = deque()  # of an earlier connection, not sent again yet
+        self.retained: OrderedDict[bytes, Snapshot] = OrderedDict()  # still to be sent, by subscription
+        self.rewound = False  # a cursor was moved back: what is in flight may not be in the order of the offsets
+        self.snapshots_stored = False  # the journal knows of unfinished ones
+        self.received: set[int] = set()  # QoS 2 packet ids that came in and were not released
+        self.stored_ids: set[int] = set()  # in-flight packet ids that the journal knows
+        self.corked = 0  # SUBACKs on their way; nothing goes out before them
+        self.dirty = False  # positions moved since they were stored
+
+    def __repr__(self) -> str:
+        return f"<Session {self.client_id!r} online={self.link is not None} inflight={len(self.inflight)}>"
+
+    def topic_alias(self, topic_name: bytes) -> tuple[int, bool]:
+        """(alias, whether the client has to be told first); alias 0 when all are taken, as the first topics keep theirs.
+
+        5.0 [MQTT-3.1.2-26], [MQTT-3.3.2-11]
+        """
+        alias = self.topic_aliases.get(topic_name)
+        if alias is not None:
+            return alias, False
+        if len(self.topic_aliases) >= self.topic_alias_maximum:
+            return 0, False
+        alias = self.topic_aliases[topic_name] = len(self.topic_aliases) + 1
+        return alias, True
+
+    @property
+    def quota(self) -> int:
+        """How many more messages may be in flight: 5.0 [MQTT-3.3.4-9], [MQTT-4.9.0-1], [MQTT-4.9.0-2].
+
+        Nobody asks before sending anything else than a PUBLISH: 5.0 [MQTT-3.3.4-10], [MQTT-4.9.0-3].
+        """
+        return self.max_inflight - len(self.inflight)
+
+    def is_blocked(self) -> bool:
+        """Whether nothing can be sent now: offline, before a SUBACK, or the socket does not keep up."""
+        return self.link is None or bool(self.corked) or self.link.congested
+
+    def send(self, data: bytes, count: int) -> None:
+        """Write `count` PUBLISH packets to the connection, which must be there."""
+        if data and self.link is not None:
+            self.link.write(data)
+            self.broker.counters.publish_sent += count
+
+    def send_message(self, message: Message, plan: Plan) -> bool:
+        """Send a message that no log holds; False where it can't be sent now, or at all."""
+        left = message.properties
+        if left:
+            found = message_expiry.remaining(left, message.stored_ms, self.broker.clock.now_ms())
+            if found is None:
+                return False
+            left = found
+        if message.publisher == self.client_id and message.publisher:
+            plan = plan.own  # 5.0 [MQTT-3.8.3-3]
+        if plan.qos < 0:
+            return False
+        qos = min(message.qos, plan.qos)
+        retain = message.retain and plan.retain_as_published
+        # What is kept until the acknowledgement has its whole life in it: it counts from `stored_ms` when sent again.
+        kept = message._replace(properties=plan.identifiers + message.properties, retain=retain)
+        outgoing = kept._replace(properties=plan.identifiers + left)
+        if self.max_packet_bytes and len(outgoing.encode(self.version, qos, 1)) > self.max_packet_bytes:
+            return False
+        packet_id = 0
+        if qos:
+            packet_id = self.inflight.take_message(kept, qos) if self.quota > 0 else 0
+            if not packet_id:
+                return False
+        packet = outgoing.encode(self.version, qos, packet_id)
+        if qos == 2 and self.persistent:
+            self._send_journaled(packet)
+        else:
+            self.send(packet, 1)
+        return True
+
+    def _send_journaled(self, packet: bytes) -> None:
+        """Send a QoS 2 message once the journal knows its packet id, and nothing else before; see `Cursor`."""
+        link = self.link
+        self.corked += 1
+
+        def written(error: StorageError | None) -> None:
+            if link is None or self.link is not link:
+                return  # the connection went, and the cork with it
+            self.corked -= 1
+            if error is None:
+                self.send(packet, 1)
+            self.broker.pump_later(self)
+
+        self.broker.store_inflight(self, written)
+
+    def note_missed(self, log: str, gap: Gap) -> None:
+        """Remember a range that the session was entitled to and will never get."""
+        if self.missed is None:
+            self.missed = deque(maxlen=MAX_MISSED)
+        self.missed.append((log, gap))
+
+    def add_snapshot(self, subscription: Subscription, starts: dict[str, int]) -> None:
+        """Send the retained messages that a subscription selects, from the beginning."""
+        self.retained[subscription.name] = Snapshot(subscription, starts)
+        self.retained.move_to_end(subscription.name)
+
+    def drop_snapshot(self, name: bytes) -> None:
+        """Send no more retained messages for a subscription."""
+        self.retained.pop(name, None)
+
+    def has_snapshot_in_flight(self) -> bool:
+        """Whether retained messages are still to be sent, or to be acknowledged."""
+        return bool(self.retained) or any(cursor is None for _, (cursor, _, _) in (*self.inflight, *self.resend))
+
+    def subscriptions(self) -> Iterator[Subscription]:
+        """Every subscription of every reader; shared ones are in `groups`."""
+        for reader in self.readers.values():
+            yield from reader.subscriptions.values()
+
+    def topic_filters(self) -> list[bytes]:
+        """What the session subscribes to, shared subscriptions included."""
+        return [s.topic_filter for s in (*self.subscriptions(), *(shared for _, shared in self.groups.values()))]
+
+    @property
+    def subscription_count(self) -> int:
+        """Subscriptions of every kind."""
+        # Each $replay and $log has a reader of its own.
+        return len(self.groups) + len(self.readers[ORDINARY].subscriptions) + len(self.readers) - 1
+
+    def cursors(self) -> Iterator[Cursor]:
+        """Every cursor of every reader."""
+        for reader in self.readers.values():
+            yield from reader.cursors.values()
+
+    def reader_of(self, name: bytes) -> Reader | None:
+        """The reader that holds the subscription with that name."""
+        for source in (ORDINARY, source_of(name)):
+            reader = self.readers.get(source)
+            if reader is not None and name in reader.subscriptions:
+                return reader
+        return None

@@ -1,0 +1,371 @@
+"""What of sessions and retained messages is durable, and how it is written into the log's key-value store.
+
+    key                                      value
+    s/<client id>                            the session: expiry, next packet id, subscriptions, snapshots (JSON)
+    p/<client id> NUL <log> NUL <source>     position of one cursor, u64: below it everything is acknowledged or in o/
+    o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source; with state bit 7
+                                             one that no log holds: taken at ms u64, topic length u16, properties length
+                                             u32, topic, properties, payload (state bit 6: RETAIN)
+    g/<share name and filter> NUL <log>      position of a group of a shared subscription, as p/
+    q/<client id> NUL <packet id, 2 B>       a QoS 2 message that came in and was not released
+    w/<client id>                            the will of a connection: see `wills`
+    r/<topic>                                the retained message: QoS u8, properties length u16, taken at ms u64, with QoS
+                                             bit 7 client id length u16 and client id of the publisher; properties, payload
+
+The functions that end in `_puts` give the changes, and the caller decides which journal frame they go into: a QoS 2
+packet id must stand in the frame of its message. Client ids, log names and sources can't hold a NUL.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from highway.broker.delivery.cursor import Cursor
+from highway.broker.replay.options import NO_OPTIONS, ReplayOptions
+from highway.broker.subscriptions.shared import Group, GroupCursor
+from highway.mqtt.topics import SHARE_PREFIX
+
+from .inflight import RELEASED, Message
+from .session import ORDINARY, Reader, Session, Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from highway.broker.broker import Broker
+    from highway.broker.delivery.feed import Feed
+    from highway.storage import Meta
+
+    from .inflight import Entry
+
+__all__ = [
+    "Puts",
+    "acknowledged_puts",
+    "cursor_drop",
+    "drop_puts",
+    "group_drop_puts",
+    "group_puts",
+    "inflight_puts",
+    "load_retained",
+    "load_sessions",
+    "position_puts",
+    "received_put",
+    "released_put",
+    "retained_put",
+    "session_put",
+]
+
+Puts = list[tuple[bytes, "bytes | None"]]
+
+_POSITION = struct.Struct(">Q")
+_INFLIGHT = struct.Struct(">BQ")
+_RETAINED = struct.Struct(">BHQ")
+_PUBLISHER = struct.Struct(">H")
+_MESSAGE = struct.Struct(">HI")  # subscription identifiers may come on top of what a publisher may send
+_FLAG_PUBLISHER = 0x80  # of the QoS byte of a retained message
+_FLAG_MESSAGE, _FLAG_RETAIN = 0x80, 0x40  # of the state byte of a message in flight
+
+
+def session_put(session: Session) -> tuple[bytes, bytes]:
+    """The session itself, without positions and messages in flight; notes which snapshots are stored now."""
+    session.snapshots_stored = bool(session.retained)
+    value = {
+        "expiry_ms": session.expiry_ms,
+        "expires_at_ms": session.expires_at_ms,
+        "next_packet_id": session.inflight.next_id,
+        "snapshots": [snapshot.subscription.name.decode() for snapshot in session.retained.values()],
+        "subscriptions": [
+            {
+                "name": s.name.decode(),
+                "filter": s.topic_filter.decode(),
+                "qos": s.qos,
+                "source": s.reader.source.decode(),
+                "addressed": s.reader.addressed,
+                "since": s.since,
+                "no_local": s.no_local,
+                "retain_as_published": s.retain_as_published,
+                "identifier": s.identifier,
+                "replay": _replay_options(s.reader),
+            }
+            for s in (*session.subscriptions(), *(subscription for _, subscription in session.groups.values()))
+        ],
+    }
+    return b"s/" + session.client_id.encode(), json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _replay_options(reader: Reader | Group) -> dict[str, Any] | None:
+    """What a reader was asked for beside its filter, None for nothing."""
+    if not isinstance(reader, Reader) or (reader.options is NO_OPTIONS and not reader.until):
+        return None
+    options = reader.options
+    return {
+        "start_text": options.start_text.decode(),
+        "rate": options.rate,
+        "with_offset": options.with_offset,
+        "until": reader.until,
+    }
+
+
+def _position_key(cursor: Cursor) -> bytes:
+    reader = cursor.reader
+    return b"p/%b\0%b\0%b" % (reader.session.client_id.encode(), cursor.feed.log.name.encode(), reader.source)
+
+
+def position_puts(session: Session) -> Puts:
+    """The positions that changed since they were stored, and notes that they are stored now."""
+    puts: Puts = []
+    lowest: dict[Cursor | GroupCursor, int] = {}
+    cursors = list(session.cursors())
+    for packet_id, (cursor, where, _) in chain(session.inflight, session.resend):
+        if cursor is not None and packet_id not in session.stored_ids and isinstance(where, int):
+            before = lowest.get(cursor)
+            if before is None or where < before:
+                lowest[cursor] = where
+            if len(lowest) >= len(cursors) and not session.rewound:
+                break  # in the order sent, the first of each cursor is its lowest
+    for cursor in cursors:
+        position = min(lowest.get(cursor, cursor.next_offset), cursor.next_offset)
+        if position != cursor.stored:
+            cursor.stored = position
+            puts.append((_position_key(cursor), _POSITION.pack(position)))
+    return puts
+
+
+def cursor_drop(cursor: Cursor) -> tuple[bytes, None]:
+    """The end of a cursor."""
+    return _position_key(cursor), None
+
+
+def _group_key(group: Group, feed: Feed) -> bytes:
+    return b"g/%b\0%b" % (group.source, feed.log.name.encode())
+
+
+def group_puts(group: Group) -> Puts:
+    """The positions of a group that changed since they were stored, and notes that they are stored now."""
+    puts: Puts = []
+    for feed, cursor in group.cursors.items():
+        position = min(cursor.positions())
+        if position != cursor.stored:
+            cursor.stored = position
+            puts.append((_group_key(group, feed), _POSITION.pack(position)))
+    return puts
+
+
+def group_drop_puts(group: Group) -> Puts:
+    """The end of a group."""
+    return [(_group_key(group, feed), None) for feed in group.cursors]
+
+
+def _packet_key(prefix: bytes, client_id: str, packet_id: int) -> bytes:
+    return b"%b/%b\0%b" % (prefix, client_id.encode(), packet_id.to_bytes(2, "big"))
+
+
+def inflight_puts(session: Session) -> Puts:
+    """Every message in flight that is not stored yet, by packet id."""
+    puts: Puts = []
+    for packet_id, entry in (*session.inflight, *session.resend):
+        if packet_id not in session.stored_ids:
+            session.stored_ids.add(packet_id)
+            puts.append((_packet_key(b"o", session.client_id, packet_id), _encode_entry(entry)))
+    return puts
+
+
+def _encode_entry(entry: Entry) -> bytes:
+    cursor, where, state = entry
+    if cursor is not None and isinstance(where, int):
+        return _INFLIGHT.pack(state, where) + cursor.feed.log.name.encode() + b"\0" + cursor.reader.source
+    assert isinstance(where, Message)
+    state |= _FLAG_MESSAGE | (_FLAG_RETAIN if where.retain else 0)
+    if entry[2] == RELEASED:
+        where = Message(b"", b"", 0, False, b"", where.stored_ms)  # only a packet id any more
+    head = _INFLIGHT.pack(state, where.stored_ms) + _MESSAGE.pack(len(where.topic_name), len(where.properties))
+    return head + where.topic_name + where.properties + where.payload
+
+
+def _decode_message(value: bytes) -> Message:
+    state, stored_ms = _INFLIGHT.unpack_from(value)
+    topic_length, properties_length = _MESSAGE.unpack_from(value, _INFLIGHT.size)
+    topic_at = _INFLIGHT.size + _MESSAGE.size
+    properties_at = topic_at + topic_length
+    payload_at = properties_at + properties_length
+    topic_name, properties = value[topic_at:properties_at], value[properties_at:payload_at]
+    return Message(topic_name, value[payload_at:], state & 3, bool(state & _FLAG_RETAIN), properties, stored_ms)
+
+
+def released_put(session: Session, packet_id: int, entry: Entry) -> tuple[bytes, bytes]:
+    """A QoS 2 message in flight that moved on to another state."""
+    session.stored_ids.add(packet_id)
+    return _packet_key(b"o", session.client_id, packet_id), _encode_entry(entry)
+
+
+def acknowledged_puts(session: Session, packet_ids: Iterable[int]) -> Puts:
+    """Stored messages in flight that are acknowledged now."""
+    done = session.stored_ids.intersection(packet_ids)
+    session.stored_ids -= done
+    return [(_packet_key(b"o", session.client_id, packet_id), None) for packet_id in done]
+
+
+def received_put(session: Session, packet_id: int, *, present: bool) -> tuple[bytes, bytes | None]:
+    """A QoS 2 packet id that came in (`present`), or was released."""
+    return _packet_key(b"q", session.client_id, packet_id), b"" if present else None
+
+
+def drop_puts(session: Session) -> Puts:
+    """The end of a session: everything that is stored of it. Retained messages are not of it: 3.1.1 [MQTT-3.1.2-7]."""
+    client_id = session.client_id
+    puts: Puts = [(b"s/" + client_id.encode(), None)]
+    puts.extend((_position_key(cursor), None) for cursor in session.cursors())
+    puts.extend((_packet_key(b"o", client_id, packet_id), None) for packet_id in session.stored_ids)
+    puts.extend((_packet_key(b"q", client_id, packet_id), None) for packet_id in session.received)
+    return puts
+
+
+def retained_put(message: Message) -> tuple[bytes, bytes | None]:
+    """The retained message of a topic. An empty payload removes it: 3.1.1 [MQTT-3.3.1-10], 5.0 [MQTT-3.3.1-6]."""
+    if not message.payload:
+        return b"r/" + message.topic_name, None
+    publisher = message.publisher.encode()
+    head = _RETAINED.pack(message.qos | _FLAG_PUBLISHER, len(message.properties), message.stored_ms)
+    head += _PUBLISHER.pack(len(publisher)) + publisher
+    return b"r/" + message.topic_name, head + message.properties + message.payload
+
+
+def load_retained(meta: Meta) -> Iterator[Message]:
+    """The stored retained messages."""
+    for key, value in meta.items(b"r/"):
+        qos, length, stored_ms = _RETAINED.unpack_from(value)
+        start, publisher = _RETAINED.size, ""
+        if qos & _FLAG_PUBLISHER:
+            (size,) = _PUBLISHER.unpack_from(value, start)
+            start += _PUBLISHER.size + size
+            publisher = value[start - size : start].decode()
+        at = start + length
+        yield Message(key[2:], value[at:], qos & 3, True, value[start:at], stored_ms, publisher)
+
+
+def load_sessions(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> dict[str, Session]:
+    """Every stored session, offline, with its positions; a log that is new to a session starts at its beginning."""
+    sessions: dict[str, Session] = {}
+    for key, value in meta.items(b"s/"):
+        client_id = key[2:].decode()
+        sessions[client_id] = _load_session(broker, client_id, json.loads(value))
+    for key, value in meta.items(b"p/"):
+        client, log, source = key[2:].split(b"\0", 2)
+        session, feed = sessions.get(client.decode()), feeds.get(log.decode())
+        reader = session.readers.get(source) if session else None
+        if reader is not None and feed is not None:
+            (position,) = _POSITION.unpack(value)
+            reader.place(feed, position).stored = position
+    _load_groups(broker, meta, feeds)
+    _load_packet_ids(broker, meta, sessions, feeds)
+    for session in sessions.values():
+        for reader in session.readers.values():
+            for feed in broker.router.feeds_of(s.topic_filter for s in reader.subscriptions.values()):
+                if feed not in reader.cursors:
+                    reader.place(feed, feed.log.log_start_offset)
+    return sessions
+
+
+def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Session:
+    session = Session(broker, client_id)
+    session.persistent = True
+    session.expiry_ms = stored["expiry_ms"]
+    session.expires_at_ms = stored["expires_at_ms"]
+    if session.expires_at_ms is None and session.expiry_ms is not None:
+        # It was online when the broker died, which is when its connection ended.
+        session.expires_at_ms = broker.clock.now_ms() + session.expiry_ms
+    session.inflight.next_id = stored["next_packet_id"]
+    for row in stored["subscriptions"]:
+        source = row["source"].encode()
+        if source.startswith(SHARE_PREFIX):
+            group = broker.group(source, row["filter"].encode())
+            shared = _load_subscription(group, row)
+            group.join(session, shared)
+            session.groups[shared.name] = (group, shared)
+            continue
+        reader = session.readers.get(source)
+        if reader is None:
+            reader = session.readers[source] = Reader(session, source, addressed=row["addressed"])
+        subscription = _load_subscription(reader, row)
+        subscription.since = row["since"]
+        reader.add(subscription)
+        if (replay := row.get("replay")) is not None:
+            options = ReplayOptions(
+                start_text=replay["start_text"].encode(), rate=replay["rate"], with_offset=replay["with_offset"]
+            )
+            reader.set_options(options, replay["until"])
+    for name in stored.get("snapshots", ()):
+        promised = session.readers[ORDINARY].subscriptions.get(name.encode())
+        if promised is not None:
+            session.add_snapshot(promised, {})
+    return session
+
+
+def _load_subscription(reader: Reader | Group, row: dict[str, Any]) -> Subscription:
+    return Subscription(
+        reader,
+        row["name"].encode(),
+        row["filter"].encode(),
+        row["qos"],
+        no_local=row["no_local"],
+        retain_as_published=row["retain_as_published"],
+        identifier=row["identifier"],
+    )
+
+
+def _load_groups(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> None:
+    for key, value in meta.items(b"g/"):
+        source, log = key[2:].rsplit(b"\0", 1)
+        group, feed = broker.groups.get(source), feeds.get(log.decode())
+        if group is not None and feed is not None:
+            (position,) = _POSITION.unpack(value)
+            group.place(feed, position).stored = position
+    for group in broker.groups.values():
+        for feed in broker.router.feeds_of([group.topic_filter]):
+            if feed not in group.cursors:
+                group.place(feed, feed.log.log_start_offset)
+
+
+def _load_packet_ids(broker: Broker, meta: Meta, sessions: dict[str, Session], feeds: dict[str, Feed]) -> None:
+    for key, value in meta.items(b"o/"):
+        client, packet_id = key[2:-3], int.from_bytes(key[-2:], "big")
+        session = sessions.get(client.decode())
+        entry = None if session is None else _load_entry(broker, session, feeds, value)
+        if session is not None and entry is not None:
+            session.stored_ids.add(packet_id)
+            session.inflight.reserve(packet_id)
+            session.resend.append((packet_id, entry))
+    for key, _ in meta.items(b"q/"):
+        session = sessions.get(key[2:-3].decode())
+        if session is not None:
+            session.received.add(int.from_bytes(key[-2:], "big"))
+    for session in sessions.values():
+        # In the order of their logs, which is the order they were sent in where there is one.
+        session.resend = type(session.resend)(sorted(session.resend, key=_send_order))
+
+
+def _load_entry(broker: Broker, session: Session, feeds: dict[str, Feed], value: bytes) -> Entry | None:
+    state, offset = _INFLIGHT.unpack_from(value)
+    if state & _FLAG_MESSAGE:
+        return None, _decode_message(value), state & 3
+    log, source = value[_INFLIGHT.size :].split(b"\0", 1)
+    feed = feeds.get(log.decode())
+    if feed is None:
+        return None
+    # A cursor of its own where the subscription is gone: what was sent for it is completed, [MQTT-3.10.4-3].
+    if source.startswith(SHARE_PREFIX):
+        group = broker.groups.get(source) or Group(broker, source, source.split(b"/", 2)[2])
+        return group.cursors.get(feed) or GroupCursor(group, feed, offset), offset, state
+    reader = session.readers.get(source) or Reader(session, source, addressed=source.startswith(b"$log/"))
+    return reader.cursors.get(feed) or Cursor(reader, feed, offset), offset, state
+
+
+def _send_order(row: tuple[int, Entry]) -> tuple[str, bytes, int]:
+    packet_id, (cursor, where, _) = row
+    if cursor is None or not isinstance(where, int):
+        return "", b"", packet_id
+    return cursor.feed.log.name, cursor.reader.source, where

@@ -1,0 +1,389 @@
+"""Shared subscriptions: a group of sessions that reads a log together, each message going to one of them.
+
+A group has one position in each log, kept for as long as any session, online or not, subscribes to it. Its members
+take turns, and only those that can take a message now: online, the window open, the socket keeping up. What a member
+leaves unacknowledged when its session ends goes to the others, QoS 2 excepted: 5.0 [MQTT-4.8.2-5]. As long as its session
+lives, it is completed with that member: 5.0 [MQTT-4.8.2-4].
+
+    $share/<name>/<filter>                   the group starts now
+    $share/<name>/$replay/<from>/<filter>    the group starts there; who joins later does not rewind it
+
+Groups read from the log in every state, so that a slow group costs no memory either.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING
+
+from highway.broker.authorisation import Right, right_to_read
+from highway.broker.delivery import encoding, message_expiry
+from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, split_publisher
+from highway.broker.remembered import Remembered
+from highway.broker.replay.options import NO_OPTIONS
+from highway.broker.sessions.inflight import SENT_1
+from highway.broker.sessions.session import Session, Subscription
+from highway.errors import OffsetNotFoundError, StorageError
+from highway.mqtt import PACKET_IDS
+from highway.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from highway.broker.broker import Broker
+    from highway.broker.delivery.feed import Feed
+    from highway.broker.sessions.inflight import Message
+    from highway.storage import Record, RecordBatch
+
+__all__ = ["Group", "GroupCursor", "Member", "return_unacknowledged"]
+
+# Records that a group hands out in one turn of the loop.
+TURN_RECORDS = 1024
+MAX_PLANS = 4096
+
+
+class Member:
+    """One session in a group, with its own QoS and options; it stands in for a reader where packets are encoded."""
+
+    __slots__ = ("addressed", "notice", "options", "pieces", "plans", "session", "subscription")
+
+    def __init__(self, session: Session, subscription: Subscription) -> None:
+        self.session = session
+        self.subscription = subscription
+        self.addressed = False
+        self.options = NO_OPTIONS
+        self.notice = b""
+        self.plans: Remembered[encoding.Plan] = Remembered(MAX_PLANS)
+        self.pieces: list[bytes] = []  # of the turn at hand
+
+    def plan(self, topic_name: bytes) -> encoding.Plan:
+        """How a message of a topic goes to this member."""
+        plan = self.plans.get(topic_name)
+        if plan is None:
+            granted = [self.subscription] if self.may_read(topic_name) else []
+            plan = self.plans.remember(topic_name, encoding.Plan(topic_name, granted))
+        return plan
+
+    def may_read(self, topic_name: bytes) -> bool:
+        """Whether the client's rights, now, let it have a message of that topic."""
+        rights = self.session.rights
+        return rights is None or rights.may(right_to_read(self.subscription.name), topic_name)
+
+    def can_take(self) -> bool:
+        """Whether a message of any QoS can go to it now."""
+        return not self.session.is_blocked() and self.session.quota > 0
+
+
+class Group:
+    """A share name and a topic filter. `source` is the name that positions and packet ids are stored under."""
+
+    # `Router` and `deliver_live` take a group for a reader without a session.
+    session = None
+    addressed = False
+    pulls = True
+    notice = b""
+
+    def __init__(self, broker: Broker, source: bytes, topic_filter: bytes) -> None:
+        self.broker = broker
+        self.source = source
+        self.topic_filter = topic_filter
+        self.members: dict[Session, Member] = {}  # every session that subscribes, online or not
+        self.cursors: dict[Feed, GroupCursor] = {}
+        self.dirty = False
+        self.routed = Subscription(self, source, topic_filter, 2)  # the group's one entry in the router
+        self._turn = 0  # index of the member that comes next: the first that joined, then one after the other
+        self._online: list[Member] = []
+        self._matching: Remembered[bool] = Remembered(MAX_PLANS)
+
+    def __repr__(self) -> str:
+        return f"<Group {self.source!r} {len(self._online)} of {len(self.members)} online>"
+
+    def cursor(self, feed: Feed) -> GroupCursor:
+        """The group's cursor in a log, placed at the visible end where there is none."""
+        found = self.cursors.get(feed)
+        return found if found is not None else self.place(feed, feed.visible)
+
+    def place(self, feed: Feed, next_offset: int) -> GroupCursor:
+        """Stand in a log at `next_offset`."""
+        cursor = self.cursors[feed] = GroupCursor(self, feed, next_offset)
+        feed.cursors.add(cursor)
+        return cursor
+
+    def step_back(self) -> None:
+        """Stand where there is something to read: what was to become visible did not, as the disk is full."""
+        for cursor in self.cursors.values():
+            cursor.step_back()
+
+    def close(self) -> None:
+        """The last member is gone for good."""
+        for feed, cursor in self.cursors.items():
+            feed.cursors.discard(cursor)
+
+    # Members.
+
+    def join(self, session: Session, subscription: Subscription) -> None:
+        """Add a session, or give it new options."""
+        before = self.members.get(session)
+        member = self.members[session] = Member(session, subscription)
+        if before is not None and before in self._online:
+            self._online[self._online.index(before)] = member
+
+    def leave(self, session: Session) -> None:
+        """The session unsubscribed, or ended."""
+        self.went_offline(session)
+        self.members.pop(session, None)
+
+    def came_online(self, session: Session) -> None:
+        """A member can be given messages."""
+        member = self.members[session]
+        member.plans.clear()
+        if member not in self._online:
+            if not self._online:
+                self.broker.router.add(self.routed)
+            self._online.append(member)
+        self.wake()
+
+    def went_offline(self, session: Session) -> None:
+        """A member can't be given messages for now."""
+        member = self.members.get(session)
+        if member is not None and member in self._online:
+            index = self._online.index(member)
+            del self._online[index]
+            self._turn -= index < self._turn
+            if not self._online:
+                self.broker.router.remove(self.routed)
+
+    def plan_for(self, session: Session, topic_name: bytes) -> encoding.Plan:
+        """How a message of a topic goes to one of the group's sessions, or to one that left with it in flight."""
+        member = self.members.get(session)
+        return encoding.NOTHING if member is None else member.plan(topic_name)
+
+    def may_read(self, _topic_name: bytes) -> bool:
+        """The group reads everything, and its members are asked."""
+        return True
+
+    def allows(self, session: Session, topic_name: bytes) -> bool:
+        """Whether one of the sessions may have a message of that topic; it may have left the group."""
+        member = self.members.get(session)
+        if member is not None:
+            return member.may_read(topic_name)
+        return session.rights is None or session.rights.may(Right.SUBSCRIBE, topic_name)
+
+    def _next_member(self, topic_name: bytes) -> Member | None:
+        """The member whose turn it is, of those that may and can take a message now."""
+        online = self._online
+        for step in range(len(online)):
+            index = (self._turn + step) % len(online)
+            if online[index].can_take() and online[index].plan(topic_name).qos >= 0:
+                self._turn = (index + 1) % len(online)
+                return online[index]
+        return None
+
+    def deliver_unlogged(self, message: Message) -> bool:
+        """Give a message that no log holds to one member; False where none can take it."""
+        member = self._next_member(message.topic_name)
+        return member is not None and member.session.send_message(message, member.plan(message.topic_name))
+
+    # Reading.
+
+    def wake(self) -> None:
+        """Something may go on: a member is there, acknowledged or drained, or a log moved on."""
+        if self._online:
+            self.broker.pump_later(self)
+
+    def pump(self) -> bool:
+        """Hand out what can go now; True if there is more that only waits for the next turn."""
+        budget = TURN_RECORDS
+        for cursor in self.cursors.values():
+            budget -= cursor.advance(budget)
+            if budget <= 0:
+                return bool(self._online)
+        return False
+
+    def matches(self, topic_name: bytes) -> bool:
+        """Whether the group's filter selects a topic."""
+        verdict = self._matching.get(topic_name)
+        if verdict is None:
+            verdict = self._matching.remember(topic_name, matches(self.topic_filter, topic_name))
+        return verdict
+
+    def give(self, cursor: GroupCursor, record: Record) -> bool:
+        """Give a record to the member whose turn it is; False where none can take it now."""
+        offset, flags, stored_ms, topic_name, properties, _ = record
+        member = self._next_member(topic_name)
+        if member is None:
+            # What nobody who is there may read is passed over: it would hold up all that the others may.
+            return all(other.plan(topic_name).qos < 0 for other in self._online)
+        plan = member.plan(topic_name)
+        if properties:
+            if flags & FLAG_PUBLISHER:
+                properties = split_publisher(properties)[1]
+            left = message_expiry.remaining(properties, stored_ms, self.broker.clock.now_ms())
+            if left is None:
+                return True  # its time is over
+            properties = left
+        qos = min(flags & 3, plan.qos)  # 5.0 [MQTT-4.8.2-3]
+        inflight = member.session.inflight
+        ids: Sequence[int] = inflight.free_ids(1) if qos else ()
+        packet = encoding.encode_packet(member, plan, record, properties, qos, PACKET_IDS[ids[0]] if qos else b"")
+        if packet:
+            if qos:
+                inflight.take(ids, cursor, [offset], qos)
+                self.dirty = True
+            member.pieces.append(packet)
+        return True
+
+    def flush(self) -> None:
+        """Write what this turn gave to each member."""
+        for member in self._online:
+            if member.pieces:
+                member.session.send(b"".join(member.pieces), len(member.pieces))
+                member.pieces.clear()
+
+
+class GroupCursor:
+    """Where a group stands in one log. Like `Cursor`, it is `live` at the visible end and reads the log elsewhere."""
+
+    __slots__ = ("_loaded", "_next_offset", "_returned", "feed", "live", "loading", "reader", "stored")
+
+    def __init__(self, group: Group, feed: Feed, next_offset: int) -> None:
+        self.reader = group
+        self.feed = feed
+        self.live = False
+        self.loading = False
+        self.stored = -1
+        self._next_offset = next_offset
+        self._returned: list[int] = []  # offsets that a member left unacknowledged, in order
+        self._loaded: RecordBatch | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset that was not given to any member yet."""
+        return self.feed.visible if self.live else self._next_offset
+
+    def mark_dirty(self) -> None:
+        """The log moved on, and with it a position that is to be stored."""
+        self.reader.dirty = True
+
+    def fall_back(self, next_offset: int) -> None:
+        """The log moved on: read it from `next_offset`."""
+        self.live = False
+        self._next_offset = next_offset
+        self.reader.wake()
+
+    def step_back(self) -> None:
+        """Don't wait beyond the visible end: nothing would tell when it is reached."""
+        if not self.live and not self.feed.is_delayed:
+            self._next_offset = min(self._next_offset, self.feed.visible)
+
+    def gate_opened(self, before: int) -> None:
+        """A delayed log shows more than it did up to `before`: read it."""
+        self.fall_back(before if self.live else self._next_offset)
+
+    def take_back(self, offset: int) -> None:
+        """A member's session ended with this message unacknowledged."""
+        insort(self._returned, offset)
+        self.reader.dirty = True
+        self.reader.wake()
+
+    def positions(self) -> Iterator[int]:
+        """Offsets that the stored position must not pass: what is next, what came back, and what members hold."""
+        yield self.next_offset
+        yield from self._returned[:1]
+        for session in self.reader.members:
+            for packet_id, (cursor, where, _) in (*session.inflight, *session.resend):
+                if cursor is self and isinstance(where, int) and packet_id not in session.stored_ids:
+                    yield where
+
+    def advance(self, budget: int) -> int:
+        """Hand out up to `budget` records, those that came back first; returns how many."""
+        given = 0
+        self._skip_deleted()
+        while given < budget and not self.loading:
+            returned = bool(self._returned)
+            if not returned and self.next_offset >= self.feed.visible:
+                self.live = self.next_offset == self.feed.visible
+                break
+            offset = self._returned[0] if returned else self._next_offset
+            batch = self._batch(offset)
+            if batch is None:
+                break
+            if returned:
+                if not self._give_back(batch, offset):
+                    break
+                given += 1
+                continue
+            count, goes_on = self._give(batch, budget - given)
+            given += count
+            if not goes_on:
+                break
+        self.reader.flush()
+        return given
+
+    def _skip_deleted(self) -> None:
+        """Step over what retention took."""
+        start = self.feed.log.log_start_offset
+        while self._returned and self._returned[0] < start:
+            del self._returned[0]
+        if not self.live and self._next_offset < start:
+            self.reader.broker.gap(self, self._next_offset, start)
+            self._next_offset = start
+
+    def _batch(self, offset: int) -> RecordBatch | None:
+        """The batch at or after `offset`; None while the disk is asked."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None and loaded.end_offset > offset:
+            return loaded
+        batch = self.feed.log.read(offset)
+        if batch is None:
+            self.loading = True
+            self.feed.log.load(offset, lambda result: self._load_done(offset, result))
+        return batch
+
+    def _load_done(self, offset: int, result: RecordBatch | StorageError) -> None:
+        self.loading = False
+        if isinstance(result, OffsetNotFoundError):
+            self._returned = [other for other in self._returned if other != offset]
+            if self._next_offset == offset:
+                self._next_offset = max(offset, self.feed.visible)
+        elif not isinstance(result, StorageError):
+            self._loaded = result
+        self.reader.wake()
+
+    def _give_back(self, batch: RecordBatch, offset: int) -> bool:
+        """Give one returned message to another member; False where none can take it."""
+        records = batch.records()
+        index = bisect_left(records, (offset,))
+        # Retention may have taken it: then there is nothing to give.
+        if index < len(records) and records[index][0] == offset and not self.reader.give(self, records[index]):
+            return False
+        del self._returned[0]
+        return True
+
+    def _give(self, batch: RecordBatch, budget: int) -> tuple[int, bool]:
+        """Give the records of a batch from `next_offset` on; returns (how many were looked at, whether to go on)."""
+        records = batch.records()
+        start = bisect_left(records, (self._next_offset,))
+        visible = self.feed.visible
+        count = 0
+        for record in records[start : start + budget]:
+            if record[0] >= visible:
+                self._next_offset = visible
+                break
+            if self.reader.matches(record[3]) and not self.reader.give(self, record):
+                return count, False
+            self._next_offset = record[0] + 1
+            count += 1
+        else:
+            if start + count >= len(records):
+                self._next_offset = min(max(self._next_offset, batch.end_offset), visible)
+        return count, True
+
+
+def return_unacknowledged(session: Session) -> None:
+    """A session ends: what its groups gave it, and it did not acknowledge, goes to other members."""
+    for _, (cursor, where, state) in session.resend:
+        if isinstance(cursor, GroupCursor) and isinstance(where, int) and state == SENT_1:
+            cursor.take_back(where)

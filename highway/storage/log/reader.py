@@ -1,0 +1,127 @@
+"""Reads that need the disk: they run in the pool, on the segments as they were when the read was asked for.
+
+A damaged frame never ends a read. What it held is reported as a range of lost offsets, which the log records as a gap,
+and the read goes on behind it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from highway.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from highway.storage.segment.records import RecordBatch
+    from highway.storage.segment.segment import Segment
+
+__all__ = ["Loaded", "Lost", "find_time", "load_at", "load_before"]
+
+
+class Lost(NamedTuple):
+    """Offsets that a read couldn't get, and why."""
+
+    from_offset: int
+    to_offset: int  # exclusive
+    error: CorruptionError
+
+
+class Loaded(NamedTuple):
+    """What a read found, and what it found damaged on the way."""
+
+    batch: RecordBatch | None
+    lost: list[Lost]
+    # False: the batch was in memory. Beside the frame that it is drained into, the cache would find it and not the frame.
+    is_from_disk: bool = True
+
+
+def load_at(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded:
+    """Return the first batch that ends after `offset`; `end_offset` is the offset after the last segment."""
+    lost: list[Lost] = []
+    for index, segment in enumerate(segments):
+        following = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
+        if offset < segment.base_offset:
+            lost.append(_between(segments, index))
+            offset = segment.base_offset
+        while offset < following:
+            try:
+                batch = segment.read_at(offset)
+            except CorruptionError as error:
+                damage = _damage(segment, error, offset, following)
+                lost.append(damage)
+                offset = damage.to_offset
+            except FileNotFoundError as error:
+                lost.append(_missing(segment, offset, following, error))
+                offset = following
+            else:
+                if batch is not None:
+                    return Loaded(batch, lost)
+                break
+    return Loaded(None, lost)
+
+
+def load_before(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded:
+    """Return the batch with the greatest record offset below `offset`."""
+    lost: list[Lost] = []
+    following = end_offset
+    for segment in reversed(segments):
+        while segment.base_offset < offset:
+            try:
+                batch = segment.read_before(offset)
+            except CorruptionError as error:
+                damage = _damage(segment, error, offset - 1, following)
+                lost.append(damage)
+                offset = min(damage.from_offset, offset - 1)
+            except FileNotFoundError as error:
+                lost.append(_missing(segment, segment.base_offset, following, error))
+                break
+            else:
+                if batch is not None:
+                    return Loaded(batch, lost)
+                break
+        following = segment.base_offset
+    return Loaded(None, lost)
+
+
+def find_time(segments: Sequence[Segment], timestamp_ms: int) -> int | None:
+    """Return the first offset committed at or after a time, or None if no segment has one."""
+    for segment in segments:
+        try:
+            # Their indexes are small and stay in memory. No bisect: an empty or damaged one has no time at all.
+            offset = None if segment.index.last_ms < timestamp_ms else segment.offset_at(timestamp_ms)
+        except (CorruptionError, FileNotFoundError):
+            continue  # whoever reads there is told; a look-up by time only needs the nearest that is readable
+        if offset is not None:
+            return offset
+    return None
+
+
+def _damage(segment: Segment, error: CorruptionError, offset: int, following: int) -> Lost:
+    """Return the lost range around `offset`, which the caller can step over."""
+    from_offset, to_offset = segment.base_offset, following
+    try:
+        damage = segment.damage_at(error.position)
+    except (CorruptionError, FileNotFoundError):
+        pass  # no header, no frame: the whole segment is lost
+    else:
+        from_offset = damage.from_offset
+        to_offset = following if damage.to_offset is None else min(damage.to_offset, following)
+    if not from_offset <= offset < to_offset:
+        from_offset, to_offset = min(from_offset, offset), following
+    return Lost(from_offset, to_offset, error)
+
+
+def _between(segments: Sequence[Segment], index: int) -> Lost:
+    """Return the hole in front of a segment. The log knows those that a crash left; any other is a segment that is gone.
+
+    In front of the first segment it begins at 0: the log clips it to its start.
+    """
+    segment = segments[index]
+    from_offset = segments[index - 1].index.end_offset if index else 0
+    reason = f"no segment holds the offsets from {from_offset} up to here"
+    return Lost(from_offset, segment.base_offset, CorruptionError(str(segment.path), 0, reason))
+
+
+def _missing(segment: Segment, offset: int, following: int, error: FileNotFoundError) -> Lost:
+    return Lost(offset, following, CorruptionError(str(segment.path), 0, f"the segment is gone: {error}"))

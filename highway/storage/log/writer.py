@@ -1,0 +1,187 @@
+"""The way of one log's records into its segments: frames, rolls and syncs, one job in the pool at a time.
+
+Because no two jobs of a log run at once, the pool side may change the active segment without a lock; the loop thread
+learns of it when the job's result arrives and changes `segments` only then. In a crash:
+
+- while a frame is written: the journal has its records, and recovery cuts what is torn.
+- while rolling: the old segment is synced before the new one exists, so a frame of the new one never outlives one of
+  the old; an empty new segment is reused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from highway.storage.recovery.rewriting import JournalRange, Rewritten, rewrite
+from highway.storage.segment.format import CODECS
+from highway.storage.segment.records import RecordBatch
+from highway.storage.segment.segment import Segment, segment_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from highway.storage.disk.descriptors import Descriptors
+    from highway.storage.disk.pool import Pool
+    from highway.storage.settings import LogSettings
+
+__all__ = ["LogWriter", "Synced", "Written", "roll_age_ms"]
+
+T = TypeVar("T")
+
+_MAX_ROLL_AGE_MS = 24 * 60 * 60 * 1000
+
+
+class Written(NamedTuple):
+    """What a write job did."""
+
+    batch: RecordBatch  # all records of the frame, joined
+    segment: Segment  # a new one if it had to roll, now or in an earlier job that failed after that
+
+
+class Synced(NamedTuple):
+    """Where a log's durable part ends."""
+
+    segment: Segment | None
+    length: int
+
+
+def roll_age_ms(settings: LogSettings) -> int:
+    """Return how old an active segment gets: an eighth of the retention, at most a day, so that quiet logs age too."""
+    if settings.retention_ms is None:
+        return _MAX_ROLL_AGE_MS
+    return max(1000, min(_MAX_ROLL_AGE_MS, settings.retention_ms // 8))
+
+
+class LogWriter:
+    """See the module's text. `write`, `roll`, `sync` and `segments` belong to the loop thread."""
+
+    __slots__ = (
+        "_active",
+        "_directory",
+        "_files",
+        "_pool",
+        "_uuid",
+        "busy",
+        "epoch",
+        "segments",
+        "settings",
+    )
+
+    def __init__(
+        self, directory: Path, files: Descriptors, pool: Pool, settings: LogSettings, uuid: bytes, epoch: int
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._pool = pool
+        self._uuid = uuid
+        self._active: Segment | None = None
+        self.settings = settings
+        self.epoch = epoch
+        self.segments: list[Segment] = []  # oldest first; the last one is active
+        self.busy = False
+
+    def adopt(self, segments: list[Segment]) -> None:
+        """Take the segments that recovery found, the active one last."""
+        self.segments = segments
+        self._active = segments[-1] if segments else None
+
+    def write(self, batches: Sequence[RecordBatch], now_ms: int, done: Callable[[Written | Exception], None]) -> None:
+        """Write `batches`, whose offsets follow one another and which share a base time, as one frame."""
+        self._submit(lambda: self._write(batches, now_ms), done)
+
+    def roll(self, base_offset: int, now_ms: int, done: Callable[[Segment | Exception], None]) -> None:
+        """Seal the active segment and begin an empty one at `base_offset`."""
+        self._submit(lambda: self._roll(base_offset, now_ms), done)
+
+    def sync(self, done: Callable[[Synced | Exception], None]) -> None:
+        """Make everything written durable."""
+        self._submit(self._sync, done)
+
+    @property
+    def suspect(self) -> bool:
+        """Return whether a sync of the active segment has failed, so that it has to be written anew; while not `busy`."""
+        return self._active is not None and self._active.suspect
+
+    def rewrite(self, source: JournalRange, done: Callable[[Rewritten | Exception], None]) -> None:
+        """Write the active segment anew."""
+        self._submit(lambda: self._rewrite(source), done)
+
+    def _submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        self.busy = True
+
+        def finished(outcome: T | Exception) -> None:
+            self.busy = False
+            done(outcome)
+
+        self._pool.submit(work, finished)
+
+    # Pool.
+
+    def _write(self, batches: Sequence[RecordBatch], now_ms: int) -> Written:
+        first, last = batches[0], batches[-1]
+        data = first.data if len(batches) == 1 else b"".join([batch.data for batch in batches])
+        count = last.end_offset - first.base_offset
+        before = self._active
+        if before is None or before.sealed or self._is_full(before, now_ms):
+            self._roll(first.base_offset, now_ms)
+        active = self._active
+        assert active is not None
+        active.append_frame(
+            data,
+            count=count,
+            base_offset=first.base_offset,
+            min_ms=first.base_ms,
+            max_ms=last.last_ms,
+            epoch=self.epoch,
+            codec=CODECS[self.settings.compression],
+            level=self.settings.compression_level,
+        )
+        batch = first if len(batches) == 1 else RecordBatch(first.base_offset, count, first.base_ms, last.last_ms, data)
+        return Written(batch, active)
+
+    def _is_full(self, active: Segment, now_ms: int) -> bool:
+        if active.length >= self.settings.segment_bytes:
+            return True
+        return active.next_offset > active.base_offset and self.is_old(active, now_ms)
+
+    def is_old(self, active: Segment, now_ms: int) -> bool:
+        """Return whether a segment is so old that it should be sealed."""
+        return now_ms - active.header.created_ms >= roll_age_ms(self.settings)
+
+    def _roll(self, base_offset: int, now_ms: int) -> Segment:
+        if self._active is None:
+            self._make_directory()
+        elif not self._active.sealed:
+            self._active.seal()
+        path = segment_path(self._directory, base_offset)
+        if self._files.filesystem.exists(path):
+            self._files.filesystem.unlink(path)  # of a roll that failed on the way, on a full disk
+        self._active = Segment.create(
+            self._directory,
+            self._files,
+            log_uuid=self._uuid,
+            base_offset=base_offset,
+            epoch=self.epoch,
+            created_ms=now_ms,
+        )
+        return self._active
+
+    def _rewrite(self, source: JournalRange) -> Rewritten:
+        assert self._active is not None
+        rewritten = rewrite(self._active, self._files, source, self.settings, self.epoch)
+        self._active = rewritten.segment
+        return rewritten
+
+    def _make_directory(self) -> None:
+        filesystem = self._files.filesystem
+        if not filesystem.exists(self._directory):
+            filesystem.mkdir(self._directory)
+        filesystem.sync_dir(self._directory.parent)
+
+    def _sync(self) -> Synced:
+        active = self._active
+        if active is None:
+            return Synced(None, 0)
+        active.sync()
+        return Synced(active, active.durable_length)

@@ -1,0 +1,533 @@
+"""One segment of a log: its file of frames, and its index.
+
+Who may do what: one thread at a time appends, syncs or seals; any thread may read at the same time. `length`,
+`next_offset` and `durable_length` are set by the appending side only; `length` moves after the frame is in the file, so
+that a reader never sees half of one.
+
+What a power cut leaves of each operation:
+
+- `create`: no file, a file without a (whole) header, or an empty segment. It returns when the header and the name are
+  durable, so that an append never depends on either.
+- `append_frame`: above `durable_length` anything: any of the unsynced frames whole, torn, or as zeros. Below it nothing.
+- `sync`: after it returns, everything below the length it started with.
+- `seal`: the segment is durable before its index is written; of the index any part or nothing: it is checked when
+  read, and rebuilt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from highway.errors import CorruptionError, StorageError
+from highway.storage.checkpoint.meta import replace_file
+from highway.storage.disk.filesystem import read_or_report
+
+from .format import (
+    CODEC_ZSTD,
+    FRAME_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    FrameHeader,
+    SegmentHeader,
+    encode_frame,
+    parse_frame_header,
+    unpack_payload,
+)
+from .header_rescue import rescue_header
+from .index import IndexFile, SparseIndex
+from .records import RecordBatch
+from .scan import DamagedRange, FrameWalk, ScanResult, Window, region_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from highway.storage.disk.descriptors import Descriptors
+
+__all__ = ["INDEX_SUFFIX", "SEGMENT_SUFFIX", "Segment", "segment_path"]
+
+SEGMENT_SUFFIX = ".log"
+INDEX_SUFFIX = ".idx"
+
+_ANY_OFFSET = 1 << 63
+
+_logger = logging.getLogger(__name__)
+
+
+def segment_path(directory: Path, base_offset: int) -> Path:
+    """Return the file of the segment that starts at `base_offset`: 20 digits, so that names sort as numbers do."""
+    return directory / f"{base_offset:020d}{SEGMENT_SUFFIX}"
+
+
+class Segment:
+    """See the module's text. Positions are bytes in the file, offsets number records."""
+
+    __slots__ = (
+        "_files",
+        "_header",
+        "_held",
+        "_index",
+        "_lock",
+        "base_offset",
+        "damaged",
+        "durable_length",
+        "durable_offset",
+        "length",
+        "next_offset",
+        "path",
+        "sealed",
+        "stale",
+        "suspect",
+    )
+
+    def __init__(self, path: Path, files: Descriptors) -> None:
+        """Use `create`, `open_active` or `open_sealed`."""
+        self.path = path
+        self.base_offset = int(path.name[: -len(SEGMENT_SUFFIX)])
+        self.sealed = False
+        self.suspect = False  # a sync failed: what is above the durable length may not be what reads show
+        self.stale = False  # the file has been replaced, and this object knows the old one
+        self.length = SEGMENT_HEADER_BYTES  # where the next frame goes
+        self.next_offset = self.base_offset  # the lowest that the next frame may start with
+        self.durable_length = 0  # below it a sync has succeeded
+        self.durable_offset = self.base_offset  # the lowest that may stand behind that
+        self.damaged: list[DamagedRange] = []  # what rebuilding the index found
+        self._files = files
+        self._header: SegmentHeader | None = None
+        self._index: SparseIndex | None = None
+        self._held = False  # unsynced: the descriptor must not be closed
+        self._lock = threading.Lock()  # guards _header, _index, _held and the moves of length and next_offset
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        files: Descriptors,
+        *,
+        log_uuid: bytes,
+        base_offset: int,
+        epoch: int,
+        created_ms: int,
+        salt: int | None = None,
+    ) -> Segment:
+        """Return a new, empty, durable segment; FileExistsError if there is a file of that name.
+
+        `salt` is random unless a test sets it.
+        """
+        if salt is None:
+            salt = int.from_bytes(os.urandom(4), "big") or 1
+        header = SegmentHeader(log_uuid, base_offset, created_ms, epoch, salt)
+        segment = cls(segment_path(directory, base_offset), files)
+        filesystem = files.filesystem
+        fd = filesystem.open(segment.path, create=True)
+        try:
+            filesystem.pwrite(fd, header.encode(), 0)
+            filesystem.fsync(fd)
+            filesystem.sync_dir(directory)
+        except BaseException:
+            filesystem.close(fd)
+            with contextlib.suppress(OSError):
+                filesystem.unlink(segment.path)  # on a full disk even its name is missing elsewhere
+            raise
+        files.adopt(segment.path, fd)
+        segment._header = header
+        segment._index = SparseIndex(SEGMENT_HEADER_BYTES, base_offset)
+        segment.durable_length = SEGMENT_HEADER_BYTES
+        return segment
+
+    @classmethod
+    def open_active(
+        cls, path: Path, files: Descriptors, *, position: int | None = None, next_offset: int | None = None
+    ) -> tuple[Segment, ScanResult]:
+        """Return a segment to append to, and what a scan from `position` on found.
+
+        `position` and `next_offset` are the durable length and the offset after the record before it, from the
+        checkpoint; without them everything is scanned. Appends go behind the last frame of the unbroken run of valid
+        ones; what is behind it stays in the file until `cut_tail`, so that the caller can keep a copy first. A file
+        shorter than `position`, or without a valid header, raises CorruptionError.
+        """
+        segment = cls(path, files)
+        header = segment.header
+        start = SEGMENT_HEADER_BYTES if position is None else position
+        size = segment.file_size()
+        if size < start:
+            raise CorruptionError(str(path), size, f"file of {size} B; {start} B of it were durable")
+        walk = segment._walk(size, start, header.base_offset if next_offset is None else next_offset)
+        result = walk.scan()
+        segment.length = result.valid_length
+        segment.next_offset = result.next_offset
+        segment.durable_length = start
+        segment.durable_offset = header.base_offset if next_offset is None else next_offset
+        return segment, result
+
+    @classmethod
+    def open_sealed(cls, path: Path, files: Descriptors) -> Segment:
+        """Return a segment to read from. Nothing is read before it is needed: opening costs the same whatever is stored.
+
+        `length`, `next_offset` and everything else that the index knows is right after the first use of `index`.
+        """
+        segment = cls(path, files)
+        segment.sealed = True
+        return segment
+
+    @classmethod
+    def take_over(cls, old: Segment, files: Descriptors, length: int, next_offset: int, *, durable: bool) -> Segment:
+        """Return the segment whose file has replaced the one of `old`, of which it has header and durable part.
+
+        Unless its name is `durable` it is as suspect as the old one was.
+        """
+        segment = cls(old.path, files)
+        segment._header = old.header
+        segment.length = length
+        segment.next_offset = next_offset
+        segment.durable_length = length if durable else old.durable_length
+        segment.durable_offset = next_offset if durable else old.durable_offset
+        segment.suspect = not durable
+        return segment
+
+    # Appending.
+
+    def append_frame(
+        self,
+        data: bytes,
+        *,
+        count: int,
+        base_offset: int,
+        min_ms: int,
+        max_ms: int,
+        epoch: int,
+        codec: int = CODEC_ZSTD,
+        level: int = 1,
+    ) -> int:
+        """Write a frame of encoded records and return its position. OSError: nothing was appended, the same may be tried
+        again.
+        """
+        self._refuse_suspect()
+        if self.sealed or base_offset < self.next_offset:
+            raise StorageError(
+                f"{self.path}: {'a sealed segment' if self.sealed else f'offset {self.next_offset} or later expected'},"
+                f" a frame of offset {base_offset} given"
+            )
+        salt = self.header.salt
+        head, payload = encode_frame(
+            data,
+            count=count,
+            base_offset=base_offset,
+            min_ms=min_ms,
+            max_ms=max_ms,
+            epoch=epoch,
+            salt=salt,
+            codec=codec,
+            level=level,
+        )
+        position = self.length
+        self._hold()
+        with self._files.use(self.path) as fd:
+            self._files.filesystem.pwritev(fd, (head, payload), position)
+        with self._lock:
+            if self._index is not None:
+                self._index.add(parse_frame_header(head, salt), position)
+            self.length = position + len(head) + len(payload)
+            self.next_offset = base_offset + count
+        return position
+
+    def sync(self) -> None:
+        """Make everything appended so far durable. After an OSError never again: the segment is `suspect`."""
+        self._refuse_suspect()
+        length, next_offset = self.length, self.next_offset
+        if length == self.durable_length:
+            return
+        with self._files.use(self.path) as fd, self._suspicion():
+            self._files.filesystem.fdatasync(fd)
+        self.mark_durable(length, next_offset)
+
+    def mark_durable(self, length: int, next_offset: int) -> None:
+        """Note that everything below `length`, where `next_offset` follows, is durable: `sync` does that, and so must
+        who calls syncfs for many segments.
+        """
+        self.durable_length = length
+        self.durable_offset = next_offset
+        with self._lock:
+            release = self._held and self.length <= self.durable_length
+            if release:
+                self._held = False
+        if release:
+            self._files.release(self.path)
+
+    def cut_tail(self) -> None:
+        """Cut what is in the file behind `length`, durably: a torn tail, or the rest of a failed write."""
+        with self._files.use(self.path) as fd:
+            if self._files.filesystem.size(fd) > self.length:
+                self._files.filesystem.truncate(fd, self.length)
+                with self._suspicion():
+                    self._files.filesystem.fsync(fd)
+
+    @contextlib.contextmanager
+    def _suspicion(self) -> Iterator[None]:
+        """Take note of a sync that fails: the page cache lies from then on, and a second one would believe it."""
+        try:
+            yield
+        except OSError:
+            self.suspect = True
+            raise
+
+    def _refuse_suspect(self) -> None:
+        if self.suspect:
+            raise StorageError(f"{self.path}: a sync of it has failed; it has to be written anew")
+
+    def seal(self) -> None:
+        """End appends: sync, cut leftovers of failed writes, and write the index.
+
+        A disk that has no room for the index doesn't keep a segment from being sealed: it only says once more what the
+        segment says.
+        """
+        self.sync()
+        self.cut_tail()
+        try:
+            self.write_index()
+        except OSError as error:
+            _logger.warning("%s: no index beside it: %s", self.path, error)
+        self.sealed = True
+
+    def write_index(self) -> None:
+        """Replace the .idx file by what `index` says."""
+        data = IndexFile(self.header.encode(), self.index).encode()
+        replace_file(self._files.filesystem, self.path.with_suffix(INDEX_SUFFIX), data)
+
+    # Reading.
+
+    @property
+    def header(self) -> SegmentHeader:
+        """The segment's header; if its own is damaged, from the index file's copy or from what the first frame proves."""
+        if self._header is None:
+            data = self._pread(SEGMENT_HEADER_BYTES, 0)
+            try:
+                header = SegmentHeader.decode(data, str(self.path))
+            except CorruptionError as error:
+                header = self._other_header(error)
+            if header.base_offset != self.base_offset:
+                raise CorruptionError(
+                    str(self.path),
+                    0,
+                    f"segment header of base offset {header.base_offset}, by its name {self.base_offset}",
+                )
+            self._header = header
+        return self._header
+
+    def _other_header(self, error: CorruptionError) -> SegmentHeader:
+        copy = self._read_index_file()
+        try:
+            if copy is not None:
+                header = SegmentHeader.decode(copy.segment_header, str(self.path))
+            else:
+                header = rescue_header(self._pread, self.base_offset, str(self.path))
+        except CorruptionError:
+            raise error from None
+        _logger.error("%s; its frames are read with %s", error, "the index's copy" if copy else "what the first proves")
+        return header
+
+    @property
+    def index(self) -> SparseIndex:
+        """The index; the first use reads the .idx file or, without a good one, walks the frame headers."""
+        with self._lock:
+            if self._index is None:
+                self._index = self._load_index()
+            return self._index
+
+    def read_frame(self, position: int) -> RecordBatch:
+        """Return the frame at `position`; CorruptionError unless there is a valid one."""
+        head = self._pread(FRAME_HEADER_BYTES, position)
+        header = parse_frame_header(head, self.header.salt, path=str(self.path), position=position)
+        payload = self._pread(header.compressed_length, position + header.length)
+        return self._batch(header, head[: header.length], payload, position)
+
+    def read_at(self, offset: int) -> RecordBatch | None:
+        """Return the first frame that ends after `offset`: the one that holds it, or in a hole the next one.
+
+        None if there is no such frame in this segment; CorruptionError if it is damaged.
+        """
+        index = self.index
+        self._refuse_damaged(offset)
+        for entry in range(max(index.locate(offset), 0), len(index)):
+            for position, header, frame in self._frames(index, entry, offset):
+                if header.end_offset > offset:
+                    return self._batch(header, frame[: header.length], frame[header.length :], position)
+        return None
+
+    def read_before(self, offset: int) -> RecordBatch | None:
+        """Return the frame with the greatest record offset below `offset`; None if the segment starts at or after it."""
+        index = self.index
+        self._refuse_damaged(offset - 1)
+        entry = index.locate(offset - 1)
+        found = None
+        if entry >= 0:
+            for position, header, frame in self._frames(index, entry, offset - 1):
+                if header.base_offset >= offset:
+                    break
+                found = position, header, frame
+        if found is None:
+            return None
+        position, header, frame = found
+        return self._batch(header, frame[: header.length], frame[header.length :], position)
+
+    def offset_at(self, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record committed at or after a time; None if this segment has none."""
+        index = self.index
+        for entry in range(index.locate_time(timestamp_ms), len(index)):
+            for position, header, frame in self._frames(index, entry, _ANY_OFFSET):
+                if header.extended and header.max_ms < timestamp_ms:
+                    continue
+                if header.extended and header.min_ms >= timestamp_ms:
+                    return header.base_offset
+                batch = self._batch(header, frame[: header.length], frame[header.length :], position)
+                for record in batch.records():
+                    if record[2] >= timestamp_ms:
+                        return record[0]
+        return None
+
+    def damage_at(self, position: int) -> DamagedRange:
+        """Return what is lost where a CorruptionError said there is damage: the range, and the next good offset."""
+        index = self.index
+        entry = index.locate_position(position)
+        start, end = index.region(entry) if entry >= 0 else (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES)
+        walk = self._walk(self._end(), start, index.offset_of(entry) if entry >= 0 else self.base_offset)
+        try:
+            while walk.position < max(end, position + 1) and walk.step() is not None:
+                pass
+        except CorruptionError as error:
+            return walk.skip_damage(error.reason)[0]
+        return DamagedRange(position, position, walk.next_offset, walk.next_offset, "no damage: the read failed once")
+
+    def verify(self) -> ScanResult:
+        """Read every frame and check it; damage doesn't end the walk."""
+        end = self._end()
+        return self._walk(end, SEGMENT_HEADER_BYTES, self.base_offset).scan(resync=True)
+
+    def read_raw(self, position: int, length: int) -> bytes:
+        """Return bytes of the file as they are, zeros where the disk can't read: for a copy of what is about to be cut."""
+        return Window(self._pread, position + length).salvage(position, length)
+
+    def file_size(self) -> int:
+        """Return the file's length, which is more than `length` if a write failed or a tail is torn."""
+        with self._files.use(self.path) as fd:
+            return self._files.filesystem.size(fd)
+
+    # The end.
+
+    def retire(self) -> None:
+        """Make way for another file of this name: whoever reads from here on may be shown that one's bytes."""
+        self.stale = True
+        with self._lock:
+            held, self._held = self._held, False
+        if held:
+            self._files.release(self.path)
+        self._files.replace(self.path)
+
+    def close(self) -> None:
+        """Give the descriptor back; what isn't synced stays in the page cache."""
+        with self._lock:
+            held, self._held = self._held, False
+        if held:
+            self._files.release(self.path)
+        self._files.forget(self.path)
+
+    def delete(self) -> None:
+        """Remove both files; the caller syncs the directory, once for many segments."""
+        self.close()
+        filesystem = self._files.filesystem
+        filesystem.unlink(self.path)
+        # An index without its segment is removed at the next open; the other way round one would only be rebuilt.
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.unlink(self.path.with_suffix(INDEX_SUFFIX))
+
+    def _hold(self) -> None:
+        with self._lock:
+            if self._held:
+                return
+            self._held = True
+        self._files.acquire(self.path)
+
+    def _end(self) -> int:
+        """Return the position up to which frames are to be expected."""
+        return self.file_size() if self.sealed else self.length
+
+    def _pread(self, length: int, position: int) -> bytes:
+        with self._files.use(self.path) as fd:
+            return read_or_report(self._files.filesystem, fd, self.path, length, position)
+
+    def _batch(self, header: FrameHeader, head: bytes, payload: bytes, position: int) -> RecordBatch:
+        data = unpack_payload(header, head, payload, self.header.salt, path=str(self.path), position=position)
+        batch = RecordBatch(header.base_offset, header.record_count, header.min_ms, header.max_ms, data)
+        if not header.extended:
+            batch.last_ms = batch.records()[-1][2]  # only the records know
+        return batch
+
+    def _refuse_damaged(self, offset: int) -> None:
+        """Raise CorruptionError for an offset that a rebuilt index left out: it is no hole."""
+        for lost in self.damaged:
+            if lost.from_offset <= offset and (lost.to_offset is None or offset < lost.to_offset):
+                raise CorruptionError(str(self.path), lost.position, lost.reason)
+
+    def _frames(self, index: SparseIndex, entry: int, offset: int) -> Iterator[tuple[int, FrameHeader, bytes]]:
+        """Yield (position, header, all bytes) of an entry's frames; see `region_frames`."""
+        start, end = index.region(entry)
+        region = Window(self._pread, end).salvage(start, end - start)
+        salt = self.header.salt
+        return region_frames(
+            region, start, salt, next_offset=index.offset_of(entry), offset=offset, path=str(self.path)
+        )
+
+    def _walk(self, length: int, position: int, next_offset: int, *, verify: bool = True) -> FrameWalk:
+        header = self.header
+        return FrameWalk(
+            Window(self._pread, length),
+            header.salt,
+            position=position,
+            next_offset=next_offset,
+            epoch=header.epoch,
+            path=str(self.path),
+            verify=verify,
+        )
+
+    def _load_index(self) -> SparseIndex:
+        """Return the index from its file if that is good and fits, else by walking the headers up to `_end()`."""
+        end = self._end()
+        if self.sealed:
+            stored = self._read_index_file()
+            if (
+                stored is not None
+                and stored.index.end_position == end
+                and stored.segment_header == self.header.encode()
+            ):
+                self._take_end(stored.index)
+                return stored.index
+        index = SparseIndex(SEGMENT_HEADER_BYTES, self.base_offset)
+        result = self._walk(end, SEGMENT_HEADER_BYTES, self.base_offset, verify=False).scan(
+            resync=True, on_frame=index.add
+        )
+        self.damaged = result.damaged + ([result.tail] if result.tail is not None else [])
+        if self.sealed:
+            self._take_end(index)
+        return index
+
+    def _take_end(self, index: SparseIndex) -> None:
+        self.length = self.durable_length = index.end_position
+        self.next_offset = index.end_offset
+
+    def _read_index_file(self) -> IndexFile | None:
+        filesystem = self._files.filesystem
+        path = self.path.with_suffix(INDEX_SUFFIX)
+        try:
+            fd = filesystem.open(path)
+        except FileNotFoundError:
+            return None
+        try:
+            data = filesystem.pread(fd, filesystem.size(fd), 0)
+            return IndexFile.decode(data, str(path))
+        except (OSError, CorruptionError):
+            return None  # whatever is wrong with it, the segment itself says the same
+        finally:
+            filesystem.close(fd)
