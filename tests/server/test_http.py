@@ -147,7 +147,7 @@ def test_one_record(get: Callable[..., Answer]) -> None:
     [
         ("/api/v1/logs/nope", 404, "there is no log 'nope'"),
         ("/api/v1/logs/nope/records", 404, "there is no log 'nope'"),
-        ("/api/v1/logs/road/records/x", 400, "'x' is no offset: a whole number is wanted"),
+        ("/api/v1/logs/road/records/x", 400, "offset='x': a whole number is wanted"),
         ("/api/v1/logs/road/records?from=soon", 400, "soon"),
         ("/api/v1/logs/road/records?from=3001", 400, "offset 3001 is beyond the end of log 'road'"),
         ("/api/v1/logs/road/records?until=soon", 400, "soon"),

@@ -1,0 +1,25 @@
+"""`/livez` and `/readyz`: for supervisors and load balancers, in a line of text each."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from .room import Room
+
+__all__ = ["Health"]
+
+
+class Health(Room):
+    """Whether the process works, and whether it takes messages."""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/livez", self._livez), web.get("/readyz", self._readyz)]
+
+    async def _livez(self, _: web.Request) -> web.Response:
+        return web.Response(text="the loop turns\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        storage = self.broker.storage
+        if storage.writable:
+            return web.Response(text="ready\n")
+        return web.Response(status=503, text=f"read-only: {storage.fault}\n")

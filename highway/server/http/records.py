@@ -1,0 +1,114 @@
+"""Stored records: many as JSON Lines, streamed while the log is read, or one by its offset."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from highway.errors import OffsetNotFoundError, StorageError
+from highway.mqtt import matches, validate_topic_filter
+
+from .problems import Problem
+from .room import Room
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from highway.broker.delivery.feed import Feed
+    from highway.storage import Record
+
+__all__ = ["Records", "record_as_json", "whole_number"]
+
+# Records written in one go: enough to make the per-write cost small, little enough to keep the loop's turns short.
+RECORDS_PER_WRITE = 500
+MAX_RECORDS = 10_000_000
+MAX_NUMBER = 2**63 - 1  # offsets and times are 64-bit numbers
+
+
+class Records(Room):
+    """`/api/v1/logs/{log}/records` and `/api/v1/logs/{log}/records/{offset}`."""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/api/v1/logs/{log}/records", self._records),
+            web.get("/api/v1/logs/{log}/records/{offset}", self._record),
+        ]
+
+    async def _record(self, request: web.Request) -> web.Response:
+        feed = self.feed(request)
+        offset = whole_number(request.match_info["offset"], "offset")
+        if offset >= feed.visible:
+            raise OffsetNotFoundError(feed.log.name, offset, feed.log.log_start_offset, feed.visible)
+        done = self.loop.create_future()
+        feed.log.fetch(offset, done.set_result)
+        record = await done
+        if isinstance(record, StorageError):
+            raise record
+        return web.json_response(record_as_json(record))
+
+    async def _records(self, request: web.Request) -> web.StreamResponse:
+        feed = self.feed(request)
+        topic_filter = request.query.get("topic", "#").encode(errors="surrogateescape")
+        validate_topic_filter(topic_filter)
+        left = min(whole_number(request.query.get("limit", str(MAX_RECORDS)), "limit"), MAX_RECORDS)
+        start = await self.offset(feed, request.query.get("from", "earliest"), topic_filter)
+        end = feed.visible
+        if "until" in request.query:
+            end = min(end, await self.offset(feed, request.query["until"], topic_filter))
+        response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
+        await response.prepare(request)
+        lines: list[str] = []
+        async for record in self._read(feed, start, end):
+            if not left:
+                break
+            if matches(topic_filter, record[3]):
+                lines.append(json.dumps(record_as_json(record), ensure_ascii=False))
+                left -= 1
+            if len(lines) >= RECORDS_PER_WRITE:
+                await response.write(("\n".join(lines) + "\n").encode())
+                lines.clear()
+        if lines:
+            await response.write(("\n".join(lines) + "\n").encode())
+        await response.write_eof()
+        return response
+
+    async def _read(self, feed: Feed, start: int, end: int) -> AsyncIterator[Record]:
+        """The records of [start, end), batch by batch."""
+        offset = max(start, feed.log.log_start_offset)
+        while offset < end:
+            batch = await self.batch(feed, offset)
+            if batch is None:
+                return
+            for record in batch.records():
+                if offset <= record[0] < end:
+                    yield record
+            offset = max(offset + 1, batch.end_offset)
+            await asyncio.sleep(0)  # one batch a turn: live traffic goes first
+
+
+def whole_number(text: str, what: str) -> int:
+    """`text` as a number of at most 64 bits; Problem where it is none."""
+    if not (text.isascii() and text.isdigit()):
+        raise Problem(400, f"no {what}", f"{what}={text!r}: a whole number is wanted")
+    return min(int(text[:30]), MAX_NUMBER)
+
+
+def record_as_json(record: Record) -> dict[str, Any]:
+    """A record as the API shows it: `payload` where it is text, `payload_base64` where it isn't."""
+    offset, flags, timestamp_ms, topic_name, _, payload = record
+    value = {
+        "offset": offset,
+        "timestamp": timestamp_ms,
+        "topic": topic_name.decode(),
+        "qos": flags & 3,
+        "retain": bool(flags & 4),
+    }
+    try:
+        value["payload"] = payload.decode()
+    except UnicodeDecodeError:
+        value["payload_base64"] = base64.b64encode(payload).decode()
+    return value

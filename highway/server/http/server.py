@@ -1,0 +1,96 @@
+"""The HTTP server of one broker: what the broker and its logs hold, for people, scripts and the `highway` command.
+
+It is served on a unix socket in the data directory, where the rights of the file decide who may use it, and on TCP
+where the configuration says so. Errors are problem details (RFC 9457); records are JSON Lines, streamed. Each group of
+paths is a `Room` in a module of its own:
+
+    GET    /livez  /readyz                                                                   health
+    GET    /api/v1/status  /topics  /logs/{log}                                              overview
+    GET    /api/v1/logs/{log}/records?from=<from>&until=<from>&topic=<filter>&limit=<n>      records
+    GET    /api/v1/logs/{log}/records/{offset}
+    GET    /api/v1/sessions  /sessions/{client}                                              sessions
+    POST   /api/v1/sessions/{client}/reset?to=<from>
+    DELETE /api/v1/sessions/{client}
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from highway.server.connection import format_address
+from highway.server.listening import listening_error
+
+from .guards import no_strangers
+from .health import Health
+from .overview import Overview
+from .problems import answer_problems
+from .records import Records
+from .sessions import Sessions
+
+if TYPE_CHECKING:
+    import asyncio
+    from pathlib import Path
+
+    from highway.broker import Broker
+
+    from .room import Room
+
+__all__ = ["ADMIN_SOCKET", "ROOMS", "HttpServer"]
+
+ADMIN_SOCKET = "admin.sock"
+ROOMS: tuple[type[Room], ...] = (Health, Overview, Records, Sessions)
+
+
+class HttpServer:
+    """The API of one broker."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self._broker = broker
+        self._loop = loop
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, socket_path: Path, address: tuple[str, int] | None) -> None:
+        """Serve on the unix socket and, if there is one, on the TCP address. HighwayError if that can't be had."""
+        app = web.Application(middlewares=[answer_problems, no_strangers])
+        for room in ROOMS:
+            app.add_routes(room(self._broker, self._loop).routes())
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await self._runner.setup()
+        await self._serve_unix(self._runner, socket_path)
+        if address is not None:
+            try:
+                await web.TCPSite(self._runner, *address).start()
+            except OSError as error:
+                where = f"{format_address(*address)} (HTTP)"
+                raise listening_error(
+                    where, error, if_taken="--http HOST:PORT takes another, --no-http none"
+                ) from error
+
+    @property
+    def url(self) -> str | None:
+        """Where it is served over TCP, with the port that it really has."""
+        found = self._runner.addresses if self._runner is not None else []
+        return next((f"http://{format_address(*item[:2])}" for item in found if isinstance(item, tuple)), None)
+
+    @staticmethod
+    async def _serve_unix(runner: web.AppRunner, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108  of a process that was killed; the directory's lock is ours
+        folder = os.open(path.parent, os.O_PATH)
+        try:
+            # Through the folder's descriptor, as a socket's path may have 107 bytes and the folder's may be longer.
+            await web.UnixSite(runner, f"/proc/self/fd/{folder}/{path.name}").start()
+        finally:
+            os.close(folder)
+        os.chmod(path, 0o600)  # noqa: PTH101
+
+    async def close(self) -> None:
+        """Stop serving; requests under way are cut."""
+        if self._runner is not None:
+            await self._runner.cleanup()
