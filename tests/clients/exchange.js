@@ -1,14 +1,21 @@
-// mqtt.js against a broker: `node exchange.js PORT VERSION` with protocol version 4 or 5. Prints what was received as
-// lines of JSON and ends with code 0, or with the error and code 1.
+// mqtt.js against a broker: `node exchange.js URL VERSION [CAFILE]` with protocol version 4 or 5 and a URL of mqtt, mqtts,
+// ws or wss. Prints what was received as lines of JSON and ends with code 0, or with the error and code 1.
 "use strict";
 
+const fs = require("node:fs");
 const mqtt = require("mqtt");
 
-const [port, version] = process.argv.slice(2).map(Number);
+const [url, versionText, cafile] = process.argv.slice(2);
+const version = Number(versionText);
 const QOS = [0, 1, 2];
 
+function settingsFor(clientId, settings) {
+  const trust = cafile ? { ca: fs.readFileSync(cafile) } : {};
+  return { protocolVersion: version, clientId, reconnectPeriod: 0, ...trust, ...settings };
+}
+
 function connect(clientId, settings = {}) {
-  return mqtt.connectAsync({ host: "127.0.0.1", port, protocolVersion: version, clientId, reconnectPeriod: 0, ...settings });
+  return mqtt.connectAsync(url, settingsFor(clientId, settings));
 }
 
 function report(situation, topic, payload, packet) {
@@ -61,9 +68,7 @@ async function main() {
   await received(subscriber, "live", QOS.length);
   await subscriber.endAsync();
   await publisher.publishAsync(`${base}/kept`, "missed", { qos: 1, retain: true });
-  const away = mqtt.connect({
-    host: "127.0.0.1", port, protocolVersion: version, clientId: `mqttjs-sub-${version}`, reconnectPeriod: 0, ...lasting,
-  });
+  const away = mqtt.connect(url, settingsFor(`mqttjs-sub-${version}`, lasting));
   subscriber = withInbox(away);
   await new Promise((resolve, reject) => {
     away.once("connect", (connack) => (connack.sessionPresent ? resolve() : reject(new Error("no session"))));

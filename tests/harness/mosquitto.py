@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import queue
+import shutil
 import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Self
 
+import pytest
+
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["MosquittoSub", "mosquitto_pub", "mosquitto_sub"]
+__all__ = ["MosquittoSub", "mosquitto_pub", "mosquitto_sub", "needs_mosquitto"]
+
+needs_mosquitto = pytest.mark.skipif(
+    not all(map(shutil.which, ("mosquitto_pub", "mosquitto_sub", "mosquitto_rr"))),
+    reason="mosquitto_pub, mosquitto_sub or mosquitto_rr is not installed (Debian: mosquitto-clients)",
+)
 
 
 def mosquitto_pub(port: int, *arguments: str, stdin: str | None = None) -> None:

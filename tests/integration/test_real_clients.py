@@ -1,4 +1,4 @@
-"""More clients that people use, mostly over MQTT 5: paho-mqtt, aiomqtt, gmqtt, mosquitto's three, mqtt.js.
+"""More clients that people use, mostly over MQTT 5: paho-mqtt, aiomqtt, gmqtt, mosquitto's three.
 
 What each says of itself is what counts: no bytes are looked at here.
 """
@@ -6,11 +6,9 @@ What each says of itself is what counts: no bytes are looked at here.
 from __future__ import annotations
 
 import asyncio
-import json
 import queue
 import shutil
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiomqtt
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from tests.harness.broker_process import BrokerProcess
 
 QOS = [0, 1, 2]
-CLIENTS = Path(__file__).parents[1] / "clients"
 
 
 def properties(packet: int, **values: Any) -> Properties:
@@ -231,37 +228,3 @@ def test_mosquitto_rr(broker: BrokerProcess) -> None:
         answer, _ = asker.communicate(timeout=20)
     answerer.leave()
     assert (asker.returncode, answer.strip()) == (0, "noon")
-
-
-@pytest.fixture(scope="session")
-def mqtt_js() -> str:
-    """Skips where mqtt.js can't be run."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed (Debian: nodejs npm)")
-    if not (CLIENTS / "node_modules" / "mqtt").is_dir():
-        pytest.skip("mqtt.js is not installed: npm install in tests/clients")
-    return node
-
-
-@pytest.mark.parametrize("version", [4, 5])
-def test_mqtt_js(broker: BrokerProcess, mqtt_js: str, version: int) -> None:
-    done = subprocess.run(
-        [mqtt_js, str(CLIENTS / "exchange.js"), str(broker.port), str(version)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    got = [json.loads(line) for line in done.stdout.splitlines()]
-    base = f"mqttjs/{version}"
-    assert [(row["situation"], row["topic"], row["payload"], row["qos"], row["retain"]) for row in got] == [
-        *(("live", f"{base}/live", f"live {qos}", qos, False) for qos in QOS),
-        ("missed", f"{base}/kept", "missed", 1, False),
-        ("retained", f"{base}/kept", "missed", 0, True),
-    ]
-    for row in got[:3]:
-        found = row["properties"]
-        assert found.get("userProperties") == ({"name": "value"} if version == 5 else None)
-        assert found.get("responseTopic") == (f"{base}/answer" if version == 5 else None)
