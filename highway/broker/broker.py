@@ -138,10 +138,11 @@ class Broker:
             raise DiskFullError(f"log {feed.log.name!r}: the data directory takes no writes now")
         log = feed.log
         flags = run.qos | FLAG_RETAIN if run.retain else run.qos
-        if publisher is not None and route.has_no_local(publisher):
+        if route.may_have_no_local and publisher is not None and route.has_no_local(publisher):
             flags |= FLAG_PUBLISHER
             properties = mark_publisher(publisher.client_id, properties)
-        _check_size(properties)
+        if properties:
+            _check_size(properties)
         before = None
         if requests.producer:
             if self.producers.is_repetition(log.name, requests):
@@ -163,7 +164,7 @@ class Broker:
             if requests.producer:
                 self.producers.take_back(log.name, requests, before)
             raise
-        return max(log.acknowledge_at, requests.durability)
+        return log.acknowledge_at if requests is NO_REQUESTS else max(log.acknowledge_at, requests.durability)
 
     def _retained_message(self, run: PublishRun | LiveRun, publisher: Session | None) -> Message:
         client_id = "" if publisher is None else publisher.client_id

@@ -73,12 +73,14 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_accepted_at",
         "_client",
+        "_counters",
         "_heard_at",
         "_is_overdue",
         "_keep_alive_s",
         "_paused",
         "_protocol",
         "_shared",
+        "_time",
         "_timer",
         "_transport",
         "_unread_bytes",
@@ -88,6 +90,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, shared: Connections, accepted_at: float | None = None) -> None:
         self._shared = shared
+        self._time = shared.loop.time
+        self._counters = shared.broker.counters
         self._accepted_at = accepted_at
         settings = shared.broker.settings
         self._protocol = ServerProtocol(
@@ -124,8 +128,8 @@ class Connection(asyncio.Protocol):
         self._timer = shared.loop.call_at(begin + settings.connect_timeout_s, self._connect_timed_out)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self._shared.loop.time()
-        self._shared.broker.counters.bytes_received += len(data)
+        self._heard_at = self._time()
+        self._counters.bytes_received += len(data)
         self._take(data)
 
     def _take(self, data: bytes) -> None:
@@ -201,7 +205,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         # Nothing follows a DISCONNECT, also not what the disk had to be waited for: 5.0 [MQTT-3.14.4-1].
         if transport is not None and not transport.is_closing():
-            self._shared.broker.counters.bytes_sent += len(data)
+            self._counters.bytes_sent += len(data)
             transport.write(data)
 
     def close(self) -> None:

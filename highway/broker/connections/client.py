@@ -97,29 +97,27 @@ class Client:
 
     def handle(self, events: Sequence[Event]) -> None:
         """Do what the packets of one chunk ask for."""
-        if self._defer(events):
+        if self._deferred is not None:
+            self._defer(events)
             return
-        counters = self.broker.counters
+        self.broker.counters.messages_received += len(events)
         for index, event in enumerate(events):
-            counters.messages_received += 1
             if self.session is None and type(event) is not ConnectPacket:
                 # Taken over or refused while the chunk was being worked off: 3.1.1 [MQTT-3.1.4-5], 5.0 [MQTT-3.1.4-6].
                 return
             HANDLERS[type(event)](self, event)
-            if self._defer(events[index + 1 :]):
+            if self._deferred is not None:
+                self._defer(events[index + 1 :])
                 return
         if self._acks:
             self._send_acks()
         self.broker.hold_back(self)
 
-    def _defer(self, events: Sequence[Event]) -> bool:
-        """Keep events for later, if the CONNECT before them still waits for the journal."""
-        if self._deferred is None:
-            return False
-        if events:
+    def _defer(self, events: Sequence[Event]) -> None:
+        """Keep events for later: the CONNECT before them still waits for the journal."""
+        if events and self._deferred is not None:
             self._deferred.extend(events)
             self.link.pause_reading()  # what comes behind waits in the network and not here
-        return True
 
     def on_connect(self, packet: ConnectPacket) -> None:
         """Find or make the session; the answer may have to wait for the journal.
@@ -313,8 +311,9 @@ class Client:
         return new
 
     def _send_acks(self) -> None:
-        data = b"".join(self._acks)
-        self._acks.clear()
+        acks = self._acks
+        data = acks[0] if len(acks) == 1 else b"".join(acks)
+        acks.clear()
         pubacks = 0 if self._window is None else self._window.gathered()
         if self._acks_mode is Durability.FAST:
             self._write_acks(data, pubacks)
