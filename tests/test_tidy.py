@@ -33,6 +33,7 @@ RANKS = {
     "storage": 2,
     "metrics": 1,
     "clock": 1,
+    "log_lines": 1,
     "errors": 0,
 }
 
@@ -43,6 +44,7 @@ FORBIDDEN = {
     "broker": {"asyncio", "socket", "selectors", "ssl", "threading"},
     "metrics": {"asyncio", "socket"},
     "clock": {"asyncio", "socket"},
+    "log_lines": {"asyncio", "socket"},
     "errors": {"asyncio", "socket"},
 }
 

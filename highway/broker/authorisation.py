@@ -26,6 +26,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from highway.log_lines import about
 from highway.mqtt import parse_shared
 from highway.mqtt.topics import levels_cover, levels_match, split_levels
 
@@ -118,8 +119,9 @@ def rights_of(rules: Sequence[AclRule] | None, user: str | None, client_id: str)
         levels = _fill_in(rule, names)
         if levels is None:
             logger.info(
-                "client %r, user %r: no use of the rule about %r, where the name can't be a level",
-                *(client_id, user, rule.topic_filter.decode()),
+                "user %r: no use of the rule about %r, where the name can't be a level",
+                *(user, rule.topic_filter.decode()),
+                extra=about(client=client_id),
             )
         else:
             mine.append((rule, levels))

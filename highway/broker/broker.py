@@ -27,6 +27,7 @@ from highway.broker.sessions import session_store
 from highway.broker.sessions.inflight import Message
 from highway.broker.subscriptions.shared import Group, GroupCursor
 from highway.errors import DiskFullError, ProtocolError, StorageError
+from highway.log_lines import about
 from highway.mqtt import ReasonCode
 from highway.storage import Durability
 from highway.storage.segment.records import FLAG_RETAIN, MAX_PROPERTIES_BYTES
@@ -252,7 +253,7 @@ class Broker:
             self._refusals += 1  # a full disk and a thousand sensors that come back at once: not a line for each
         else:
             more = f" (and {self._refusals} more since the last such line)" if self._refusals else ""
-            logger.error("client %s: publish refused, connection closed: %s%s", client.client_id, error, more)
+            logger.error("publish refused, connection closed: %s%s", error, more, extra=about(client=client.client_id))
             self._refusals, self._refusal_told_at = 0, now
         client.end(ReasonCode.QUOTA_EXCEEDED)
 
@@ -320,12 +321,13 @@ class Broker:
     def gap(self, cursor: Cursor | GroupCursor, from_offset: int, to_offset: int) -> None:
         """A cursor met offsets that are gone; what of them was ever a message is counted and reported."""
         session, log = cursor.reader.session, cursor.feed.log
-        who = f"client {session.client_id}" if session is not None else cursor.reader.source.decode()
+        who = session.client_id if session is not None else cursor.reader.source.decode()
         for gap in gaps_between(log, from_offset, to_offset):
             self.counters.gap_messages += gap.to_offset - gap.from_offset
             logger.warning(
-                "%s: log %s: offsets %d to %d are gone (%s)",
-                *(who, log.name, gap.from_offset, gap.to_offset - 1, gap.reason),
+                "log %s: offsets %d to %d are gone (%s)",
+                *(log.name, gap.from_offset, gap.to_offset - 1, gap.reason),
+                extra=about(client=who),
             )
             if session is not None:
                 session.note_missed(log.name, gap)
@@ -348,7 +350,8 @@ class Broker:
     def read_failed(self, cursor: Cursor, error: StorageError) -> None:
         """A read from disk failed for a reason that the log could not step over."""
         client_id, log = cursor.reader.session.client_id, cursor.feed.log
-        logger.error("client %s: log %s: can't read on from %d: %s", client_id, log.name, cursor.next_offset, error)
+        where = (log.name, cursor.next_offset, error)
+        logger.error("log %s: can't read on from %d: %s", *where, extra=about(client=client_id))
         self.scheduler.call_later(READ_RETRY_S, self.pump_later, cursor.reader.session)
 
     # What is stored by and by.
@@ -422,7 +425,7 @@ class Broker:
 
     def log_refusal(self, client: Client, why: str) -> None:
         """One line for a request that was refused with a reason that the client may not be able to read."""
-        logger.warning("client %s: %s", client.client_id, why)
+        logger.warning("%s", why, extra=about(client=client.client_id))
 
     def close(self) -> None:
         """Park every session; the storage engine is closed by whoever opened it."""

@@ -14,6 +14,7 @@ from highway.config.models import Listener, Settings
 from highway.config.problems import KeyPath, Mark, Problem, sorted_lines
 from highway.config.topic_entries import OTHER_FILTER, OTHER_LOG, log_name
 from highway.config.units import format_size
+from highway.log_lines import LoggingSettings
 from highway.storage.settings import MIB, Durability, LogSettings, StorageSettings
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def to_settings(model: ConfigFile, document: Document, folder: Path, warnings: I
         broker=_broker_settings(model, tuple(entries), reject=reject),
         http=None if model.http is None else (model.http.bind, model.http.port),
         storage=StorageSettings(memory_budget=model.memory_budget, **_values(model.storage, StorageSettings)),
+        logging=LoggingSettings(model.logging.format, model.logging.level),
         warnings=tuple(sorted_lines(found)),
     )
 

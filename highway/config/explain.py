@@ -15,6 +15,7 @@ from highway.config.schema import (
     HttpSection,
     LimitsSection,
     ListenerSection,
+    LoggingSection,
     LogKeys,
     Section,
     StorageSection,
@@ -33,6 +34,7 @@ __all__ = ["add_model_problems"]
 _SECTIONS: dict[str, type[Section]] = {
     "http": HttpSection,
     "limits": LimitsSection,
+    "logging": LoggingSection,
     "auth": AuthSection,
     "defaults": LogKeys,
     "storage": StorageSection,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from highway.broker.settings import BrokerSettings
+from highway.log_lines import LoggingSettings
 from highway.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
@@ -58,4 +59,5 @@ class Settings:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     http: tuple[str, int] | None = None  # address and port of the HTTP API beside the unix socket
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
     warnings: tuple[str, ...] = ()

@@ -33,6 +33,7 @@ def to_tree(settings: Settings) -> dict[str, Any]:
         "insecure": broker.anonymous and any(is_open(listener) for listener in settings.listeners),
         "auth": _auth(broker),
         "limits": _limits(broker),
+        "logging": {"format": settings.logging.format, "level": settings.logging.level},
         "memory_budget": format_size(settings.storage.memory_budget),
         "unmatched": "reject" if broker.unmatched_reject else "store",
         "topics": [

@@ -39,6 +39,7 @@ __all__ = [
     "HttpSection",
     "ListenerSection",
     "LogKeys",
+    "LoggingSection",
     "Section",
     "StorageSection",
     "TlsSection",
@@ -299,6 +300,17 @@ class AuthSection(Section):
     )
 
 
+class LoggingSection(Section):
+    """What the broker says about itself on standard error."""
+
+    format: Literal["text", "json"] = Field(
+        "text", description="One line each: a sentence with fields behind it, or a JSON object."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Lines below this level are left out."
+    )
+
+
 class LogKeys(Section):
     """What can be set for each log, and under `defaults` for all of them."""
 
@@ -410,6 +422,7 @@ class ConfigFile(Section):
         default=False, description="Allow listeners beyond this machine where anybody may connect without a password."
     )
     http: HttpSection | None = Field(None, description="Serve the HTTP API over TCP; without this section, it is not.")
+    logging: LoggingSection = Field(default_factory=LoggingSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
     auth: AuthSection = Field(default_factory=lambda: AuthSection(anonymous=True))
     defaults: LogKeys = Field(default_factory=LogKeys, description="Values for the topic entries that don't set them.")
@@ -434,6 +447,7 @@ def json_schema() -> dict[str, Any]:
         LimitsSection,
         AuthSection,
         AclRuleSection,
+        LoggingSection,
         LogKeys,
         TopicSection,
     ]

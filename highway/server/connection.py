@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from highway.broker.connections.client import Client
 from highway.broker.connections.lifecycle import TOPIC_ALIAS_MAXIMUM
+from highway.log_lines import about
 from highway.mqtt import ReasonCode, ServerProtocol
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Connection(asyncio.Protocol):
         address = transport.get_extra_info("peername")
         self.peer = format_address(*address[:2]) if address else "?"
         if len(shared.open) >= settings.max_connections:
-            logger.warning("%s: refused: %d connections are open, the limit", self.peer, len(shared.open))
+            logger.warning("refused: %d connections are open, the limit", len(shared.open), extra=about(peer=self.peer))
             self._transport.abort()
             return
         shared.open.add(self)
@@ -186,7 +187,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        logger.warning("client %r at %s: closed: %s", self._client.client_id, self.peer, fault)
+        logger.warning("closed: %s", fault, extra=self._about())
         self.close()
         self._client.violated()
 
@@ -238,8 +239,12 @@ class Connection(asyncio.Protocol):
 
     # Timers and faults.
 
+    def _about(self) -> dict[str, Any]:
+        return about(client=self._client.client_id or None, peer=self.peer)
+
     def _connect_timed_out(self) -> None:
-        logger.info("%s: closed: no CONNECT within %g s", self.peer, self._shared.broker.settings.connect_timeout_s)
+        timeout_s = self._shared.broker.settings.connect_timeout_s
+        logger.info("closed: no CONNECT within %g s", timeout_s, extra=self._about())
         self.close()
 
     def _check_keep_alive(self) -> None:
@@ -252,7 +257,7 @@ class Connection(asyncio.Protocol):
             self._timer = self._shared.loop.call_later(left, self._check_keep_alive)
             return
         # Silent for one and a half times the keep alive: 3.1.1 [MQTT-3.1.2-24], 5.0 [MQTT-3.1.2-22].
-        logger.info("client %s at %s: closed: silent for %g s", self._client.client_id, self.peer, self._keep_alive_s)
+        logger.info("closed: silent for %g s", self._keep_alive_s, extra=self._about())
         self._client.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
 
     def _is_excused(self) -> bool:
@@ -267,7 +272,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        logger.warning("client %r at %s: closed: %s", self._client.client_id, self.peer, error.detail)
+        logger.warning("closed: %s", error.detail, extra=self._about())
         self.write(self._protocol.error_reply(connack_sent=self._client.connack_sent))
         self.close()
         self._client.violated()

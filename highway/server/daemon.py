@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from highway.broker import Broker
 from highway.clock import SystemClock
 from highway.errors import DiskFailedError, StorageError
+from highway.log_lines import LogLines
 from highway.storage import Storage, descriptor_share
 
 from .connection import Connections
@@ -40,18 +42,20 @@ GC_THRESHOLD = 10_000
 # The journal thread does little Python between system calls; the default of 5 ms would let it wait that long for the
 # interpreter while publishers wait for their acknowledgements.
 SWITCH_INTERVAL_S = 0.0005
+REPEATED_INTERVAL_S = 10.0  # how late the count of a fault that has stopped may be told
 OTHER_DESCRIPTORS = 64  # journal, listeners, loop, interpreter
 
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. Raises HighwayError if it can't start."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("websockets").setLevel(logging.WARNING)  # it tells of every connection
+    lines = LogLines(with_time="JOURNAL_STREAM" not in os.environ)  # the journal writes the time itself
+    lines.apply(settings.logging)
+    lines.install()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit(settings.broker.max_connections)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(settings))
+        return runner.run(_serve(settings, lines))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -93,7 +97,7 @@ def _say_how_to_try(doors: Sequence[Door]) -> None:
             return
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, lines: LogLines) -> int:
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[int] = loop.create_future()
 
@@ -101,6 +105,11 @@ async def _serve(settings: Settings) -> int:
         if not stopped.done():
             stopped.set_result(code)
 
+    def tell_repeated() -> None:
+        lines.flush_repeated()
+        loop.call_later(REPEATED_INTERVAL_S, tell_repeated)
+
+    tell_repeated()
     contexts = TlsContexts(settings.listeners)
     clock = SystemClock()
     storage = Storage.open(settings.data_dir, settings.logs, scheduler=loop, clock=clock, settings=settings.storage)
@@ -138,4 +147,5 @@ async def _serve(settings: Settings) -> int:
         await http.close()
         broker.close()
         storage.close()
+        lines.flush_repeated(everything=True)
     return code

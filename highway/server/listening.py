@@ -14,6 +14,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from highway.errors import HighwayError
+from highway.log_lines import about
 
 from .connection import LINGER_S, Connection, format_address
 from .websocket import WebSocketTransport
@@ -134,7 +135,7 @@ class Door:
                 return
             peer = format_address(*address[:2])
             if connections.is_full():
-                logger.warning("%s: refused: the limit of connections is reached", peer)
+                logger.warning("refused: the limit of connections is reached", extra=about(peer=peer))
                 accepted.close()
                 continue
             accepted.setblocking(False)
@@ -158,10 +159,10 @@ class Door:
                 ssl_shutdown_timeout=LINGER_S,
             )
         except (OSError, EOFError) as error:
-            logger.info("%s: no TLS connection at %s: %s", peer, self._listener.name, _reason(error))
+            logger.info("no TLS connection at %s: %s", self._listener.name, _reason(error), extra=about(peer=peer))
         except Exception:
             # Whatever one peer can bring about must not end the group, and with it the listener.
-            logger.exception("%s: no TLS connection at %s", peer, self._listener.name)
+            logger.exception("no TLS connection at %s", self._listener.name, extra=about(peer=peer))
             accepted.close()
         finally:
             connections.handshakes -= 1

@@ -14,8 +14,9 @@ from highway.broker.settings import BrokerSettings, TopicEntry
 from highway.config.loading import Overrides, load_settings, shipped_text
 from highway.config.models import Listener
 from highway.config.rendering import to_tree, to_yaml
-from highway.config.schema import LogKeys, json_schema
+from highway.config.schema import ConfigFile, LogKeys, json_schema
 from highway.errors import ConfigError
+from highway.log_lines import LoggingSettings
 from highway.storage.settings import Durability, LogSettings, StorageSettings
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +82,7 @@ memory_budget: 2MiB
 listeners: {a: {bind: "::1", port: 1}, b: {port: 0}}
 insecure: true
 auth: {anonymous: true}
+logging: {format: json, level: warning}
 limits:
   {max_connections: 1, max_packet: 2KiB, connect_timeout: 3s, max_inflight: 4, max_keep_alive: 1m30s,
    receive_maximum: 6,
@@ -97,6 +99,7 @@ storage:
     )
     assert settings.data_dir == Path("/srv/highway")
     assert settings.listeners == (Listener("a", "::1", 1), Listener("b", "127.0.0.1", 0))
+    assert settings.logging == LoggingSettings("json", "warning")
     assert settings.broker == BrokerSettings(
         entries=(TopicEntry(b"a/+", "one", 1000),),
         unmatched_reject=True,
@@ -148,10 +151,7 @@ def test_topics_from_a_file_beside_the_configuration(load, tmp_path):
 def test_faults_of_an_included_file_have_its_lines(problems, tmp_path):
     (tmp_path / "t.yaml").write_text("- topic: a\n  log: X\n  retenton: 5d\n- {topic: a, log: y}\n")
     assert problems("topics: t.yaml\nport: 1\n") == [
-        (
-            "c.yaml:2:1: port: unknown key; one of auth, data_dir, defaults, http, insecure, limits, listeners, "
-            "memory_budget, storage, topics, unmatched is wanted"
-        ),
+        f"c.yaml:2:1: port: unknown key; one of {', '.join(sorted(ConfigFile.model_fields))} is wanted",
         "t.yaml:2:8: topics[0].log: 'X' is no name here: up to 64 of a-z, 0-9, '-' and '_', the first a letter or digit",
         "t.yaml:3:3: topics[0].retenton: unknown key; did you mean 'retention'?",
         "t.yaml:4:11: topics[1].topic: the filter 'a' stands twice; the first is at t.yaml:1",

@@ -17,6 +17,7 @@ from highway.broker.sessions.inflight import RELEASED
 from highway.broker.sessions.session_store import Puts, acknowledged_puts, received_put, released_put
 from highway.broker.subscriptions.subscribing import SubscribeOperation, unsubscribe
 from highway.errors import ProtocolError, StorageError
+from highway.log_lines import about
 from highway.mqtt import (
     MAX_PACKET_BYTES,
     PINGRESP,
@@ -142,7 +143,7 @@ class Client:
             self.link.resume_reading()
         if error is not None:
             # Readers and idle sensors are welcome while the disk takes nothing: they lose nothing by it.
-            logger.warning("client %s: its session could not be stored: %s", self.client_id, error)
+            logger.warning("its session could not be stored: %s", error, extra=about(client=self.client_id))
         self._answer_connect(connack)
         self.handle(events)
         if self._is_gone:
@@ -187,7 +188,7 @@ class Client:
             new = self._receive_once(session, run, puts)
         if acks and self._window is not None and not self._window.take(run, len(new), session.received):
             self._give_back(session, new)
-            logger.warning("client %s: closed: it has more than its receive maximum under way", self.client_id)
+            logger.warning("closed: it has more than its receive maximum under way", extra=about(client=self.client_id))
             self.end(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
             return
         try:
@@ -202,7 +203,7 @@ class Client:
             return
         except ProtocolError as error:
             self._give_back(session, new)
-            logger.warning("client %s: closed: %s", self.client_id, error)
+            logger.warning("closed: %s", error, extra=about(client=self.client_id, topic=run.topic_name))
             self.end(error.reason_code)
             return
         if not acks:
@@ -229,7 +230,7 @@ class Client:
         broker.counters.acl_denied += len(run.payloads)
         if not self._was_denied:  # one line for each connection: a sensor would fill the disk with them
             self._was_denied = True
-            logger.warning("client %s: no right to publish to %r", self.client_id, run.topic_name.decode())
+            logger.warning("no right to publish there", extra=about(client=self.client_id, topic=run.topic_name))
         if self.version != V5 and broker.settings.acl_denied_closes:
             self.end(ReasonCode.NOT_AUTHORIZED)
         elif run.qos and self.version == V5:
@@ -282,7 +283,7 @@ class Client:
         if self.version != V5 or not run.qos:
             self.broker.refuse_publish(self, error)
             return
-        logger.error("client %s: publish refused: %s", self.client_id, error)
+        logger.error("publish refused: %s", error, extra=about(client=self.client_id, topic=run.topic_name))
         if run.qos == 1:
             self._acks.append(self._reasoned(run, reason_code))
             return
@@ -421,7 +422,7 @@ class Client:
 
         3.1.1 [MQTT-4.8.0-1], 5.0 [MQTT-4.13.1-1]
         """
-        logger.warning("client %s at %s: closed: %s", self.client_id, self.link.peer, what)
+        logger.warning("closed: %s", what, extra=about(client=self.client_id, peer=self.link.peer))
         self.broker.counters.malformed_packets += 1
         self.end(ReasonCode.PROTOCOL_ERROR)
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 import logging
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from highway.broker.authorisation import Right, Rights, is_reserved, rights_of
 from highway.broker.sessions import session_store
 from highway.broker.sessions.session import Session
 from highway.broker.subscriptions.shared import return_unacknowledged
+from highway.log_lines import about
 from highway.mqtt import V5, ConnackPacket, Properties, ReasonCode
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Lifecycle:
         before = broker.clients.get(client.client_id)
         if before is not None:
             # 3.1.1 [MQTT-3.1.4-2], 5.0 [MQTT-3.1.4-3]: the older connection goes, its will before the newcomer's answer.
-            logger.info("client %s: taken over by a connection from %s", client.client_id, client.link.peer)
+            logger.info("taken over by another connection", extra=about(client=client.client_id, peer=client.link.peer))
             ends = packet.clean_start or (before.session is not None and not before.session.persistent)
             before.end(ReasonCode.SESSION_TAKEN_OVER)
             if ends:
@@ -100,7 +101,7 @@ class Lifecycle:
         """Whether the client may publish its will; if not, the connection is refused, as the will could not be kept."""
         if will.topic_name.startswith(b"$CONTROL/"):
             # Where mosquitto takes orders. Who would give some from beyond gets no answer, there and here.
-            logger.warning("client %r from %s: refused: a will on $CONTROL", packet.client_id, client.link.peer)
+            logger.warning("refused: a will on $CONTROL", extra=_about(packet, client))
             client.link.close()
             return False
         allowed = rights is None or rights.may(Right.PUBLISH, will.topic_name)
@@ -111,7 +112,7 @@ class Lifecycle:
 
     def _refuse(self, client: Client, packet: ConnectPacket, reason_code: int, why: str) -> None:
         # 3.1.1 [MQTT-3.2.2-5]; 5.0 [MQTT-3.1.4-2], [MQTT-3.2.2-7], [MQTT-4.12.0-4]: a refusal ends the connection.
-        logger.warning("client %r from %s: refused: %s", packet.client_id, client.link.peer, why)
+        logger.warning("refused: %s", why, extra=_about(packet, client))
         client.link.write(ConnackPacket(reason_code=reason_code).encode(packet.protocol_version))
         client.link.close()
 
@@ -264,7 +265,7 @@ class Lifecycle:
         broker = self._broker
         expired = [session for session in broker.sessions.values() if self._is_over(session)]
         for session in expired:
-            logger.info("client %s: session expired", session.client_id)
+            logger.info("session expired", extra=about(client=session.client_id))
             broker.store(self.end_session(session))
         broker.counters.clients_expired += len(expired)
         self._count()
@@ -275,3 +276,7 @@ class Lifecycle:
         counters.clients_connected = len(broker.clients)
         counters.clients_disconnected = len(broker.sessions) - len(broker.clients)
         counters.clients_maximum = max(counters.clients_maximum, len(broker.clients))
+
+
+def _about(packet: ConnectPacket, client: Client) -> dict[str, Any]:
+    return about(client=packet.client_id or None, peer=client.link.peer)

@@ -13,6 +13,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from highway.errors import StorageError
+from highway.log_lines import about
 from highway.mqtt import PublishRun, Will, publish_first_byte
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Wills:
             if self._broker.publish(run, puts) is None:
                 self._broker.store(puts)  # nothing took the message, and the change with it
         except StorageError as error:
-            logger.error("client %s: its will could not be stored: %s", client_id, error)
+            logger.error("its will could not be stored: %s", error, extra=about(client=client_id))
 
 
 def encode_will(will: Will) -> bytes:
