@@ -357,17 +357,36 @@ class Broker:
     # What is stored by and by.
 
     def store(self, puts: Puts, durability: Durability = Durability.BALANCED) -> None:
-        """Put session state into the journal; while the disk takes nothing, the state in memory is all there is."""
+        """Put session state into the journal; once the disk has failed, the state in memory is all there is."""
         try:
             self.storage.put(puts, durability)
         except StorageError as error:
             logger.error("session state could not be stored: %s", error)
 
-    def store_inflight(self, session: Session, stored: Callable[[StorageError | None], None]) -> None:
-        """Store the session's messages in flight and its positions, then call `stored`."""
+    def store_inflight(self, session: Session, stored: Callable[[], None]) -> None:
+        """Store the session's messages in flight and its positions, then call `stored`; see `store_first`."""
         puts = [*session_store.inflight_puts(session), *session_store.position_puts(session)]
+        self.store_first(session, puts, stored)
+
+    def store_first(self, session: Session, puts: Puts, stored: Callable[[], None] = lambda: None) -> None:
+        """Make durable what must be so before the session sends anything that rests on it, then call `stored`.
+
+        On a full disk that may take long; when the disk has failed, it never comes. So who waits for it keeps its place,
+        and nothing that follows goes out before.
+        """
+        session.journaling += 1
+
+        def synced(error: StorageError | None) -> None:
+            if error is None:
+                session.journaling -= 1
+                stored()
+                if session.resend:
+                    self.pump_later(session)  # it has waited for this
+            elif isinstance(error, DiskFullError):
+                self.scheduler.call_later(STORE_RETRY_S, self.storage.after, Durability.SAFE, synced)
+
         self.store(puts, Durability.SAFE)
-        self.storage.after(Durability.SAFE, stored)
+        self.storage.after(Durability.SAFE, synced)
 
     def _store_positions(self) -> None:
         moved = [feed for feed in self.feeds.values() if feed.moved]
@@ -443,3 +462,4 @@ def _check_size(properties: bytes) -> None:
 
 
 READ_RETRY_S = 1.0
+STORE_RETRY_S = 1.0

@@ -360,9 +360,14 @@ class Storage:
     def put(self, puts: Sequence[tuple[bytes, bytes | None]], durability: Durability = Durability.BALANCED) -> None:
         """Set keys, or delete those whose value is None; all of them survive or none. `after` tells when they do.
 
-        StorageError, and nothing changed, while the disk is full or has failed.
+        While the disk is full they wait, the last value of each key, and are the first to be stored when it isn't any
+        more: what they say is true already in the memory of whoever puts it, and nobody else would say it again.
+        StorageError, and nothing changed, when the disk has failed.
         """
         committer = self._committer
+        if isinstance(committer.fault, DiskFullError):
+            committer.owed.update(puts)
+            return
         if committer.fault is not None:
             raise committer.fault
         if not puts:
@@ -445,6 +450,8 @@ class Storage:
         self._drive(lambda: not self._checkpointer.running and not self._reaper.running)
         if committer.stalled:
             self._write_stalled()
+        if not self._failed:
+            committer.put_owed()
         ended: list[bool] = []
         if not self._failed:
             self._checkpointer.close(ended.append)

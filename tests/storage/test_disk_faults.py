@@ -63,7 +63,7 @@ class Faulty:
 
     def put(self):
         key, value = b"k%d" % self.rng.randint(0, 3), b"%d" % self.number
-        if not self.rig.storage.writable:
+        if isinstance(self.rig.storage.fault, DiskFailedError):
             return
         self.ledger.keys.pop(key, None)
         self.rig.storage.put([(key, value)], SAFE)

@@ -352,10 +352,11 @@ class Client:
             self._window.released(packet.packet_id)
         # An id that is unknown is answered too: a client that lost its memory could not finish otherwise.
         self._acks.append(PubcompPacket(packet.packet_id).encode(session.version))
-        if session.persistent and known:
+        if session.persistent:
             # Were PUBCOMP sent first and the removal lost, be it with the power, a new message under this id would be
-            # taken for a repetition: acknowledged and not stored.
-            self.broker.store([received_put(session, packet.packet_id, present=False)], Durability.SAFE)
+            # taken for a repetition: acknowledged and not stored. Where the id is gone, its removal may still wait.
+            if known:
+                self.broker.store([received_put(session, packet.packet_id, present=False)], Durability.SAFE)
             self._acks_mode = Durability.SAFE
 
     # Acknowledging.
@@ -402,7 +403,7 @@ class Client:
         pubrel = PubrelPacket(packet.packet_id).encode(session.version)
         if known and session.persistent and entry is not None:
             # Were PUBREL sent first and this lost, the message would be sent again and taken for a new one.
-            self.broker.store([released_put(session, packet.packet_id, entry)], Durability.SAFE)
+            self.broker.store_first(session, [released_put(session, packet.packet_id, entry)])
             self._acks_mode = Durability.SAFE
         self._acks.append(pubrel)
 

@@ -244,11 +244,11 @@ class Cursor:
         self.loading = True
         link = session.link
 
-        def written(error: StorageError | None) -> None:
+        def written() -> None:
             self.loading = False
-            if error is None and session.link is link and link is not None:
-                session.send(chunk.data, chunk.count)
-                session.broker.pump_later(session)
+            if session.link is link:
+                session.send(chunk.data, chunk.count)  # on another one they are among what is sent again
+            session.broker.pump_later(session)
 
         session.broker.store_inflight(session, written)
 

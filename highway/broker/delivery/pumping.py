@@ -47,8 +47,10 @@ FORBIDDEN = Message(b"", b"", 0, False, b"")
 
 def pump(session: Session) -> bool:
     """Send what can go now; True if there is more that only waits for the next turn."""
-    if session.is_blocked() or (session.resend and not _send_again(session)):
+    if session.is_blocked():
         return False
+    if session.resend and (session.journaling or not _send_again(session)):
+        return False  # nothing goes out again under a packet id that a crash could still give to another message
     retained_left = TURN_RETAINED
     while session.retained:
         if session.is_blocked() or session.quota <= 0:

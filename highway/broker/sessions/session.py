@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from highway.broker.delivery.shared_slices import Kind
     from highway.broker.replay.options import ReplayOptions
     from highway.broker.subscriptions.shared import Group
-    from highway.errors import StorageError
     from highway.storage import Gap
 
     from .inflight import Entry, Message
@@ -255,6 +254,7 @@ class Session:
         "expiry_ms",
         "groups",
         "inflight",
+        "journaling",
         "link",
         "max_inflight",
         "max_packet_bytes",
@@ -306,6 +306,7 @@ class Session:
         self.stored_ids: set[int] = set()  # in-flight packet ids that the journal knows
         self.corked = 0  # SUBACKs on their way; nothing goes out before them
         self.dirty = False  # positions moved since they were stored
+        self.journaling = 0  # `store_first`s under way
 
     def __repr__(self) -> str:
         return f"<Session {self.client_id!r} online={self.link is not None} inflight={len(self.inflight)}>"
@@ -377,11 +378,9 @@ class Session:
         link = self.link
         self.corked += 1
 
-        def written(error: StorageError | None) -> None:
-            if link is None or self.link is not link:
-                return  # the connection went, and the cork with it
-            self.corked -= 1
-            if error is None:
+        def written() -> None:
+            if self.link is link:  # or else the connection went, and the cork with it
+                self.corked -= 1
                 self.send(packet, 1)
             self.broker.pump_later(self)
 

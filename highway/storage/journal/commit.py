@@ -73,6 +73,7 @@ class Committer:
         "on_failed",
         "on_fault",
         "on_full",
+        "owed",
         "stalled",
         "sync_due_ms",
         "synced",
@@ -102,6 +103,7 @@ class Committer:
         self.commits = 0  # that have come back
         self.on_failed: Callable[[StorageError], None] | None = None  # before anybody is told that the disk has failed
         self.stalled = False  # the journal couldn't write its last frame, for want of space
+        self.owed: dict[bytes, bytes | None] = {}  # puts since the disk is full: what a key is to be in the end
         self.end_position = 0  # of the journal as far as it is known here
         self.end_frame = 1  # sequence number of the frame that goes there
         self._scheduler = scheduler
@@ -255,6 +257,14 @@ class Committer:
         """Accept again."""
         if isinstance(self.fault, DiskFullError):
             self.fault = None
+            self.put_owed()
+
+    def put_owed(self) -> None:
+        """Hand over the puts that a full disk kept waiting, before anything else that comes."""
+        owed, self.owed = self.owed, {}
+        if owed:
+            self.hand_over(self.put(list(owed.items())))
+            self.journal.want_synced(self.entry)
 
     def fail(self, error: StorageError) -> None:
         """Stop accepting for good, and tell everybody whose entries haven't reached what they wait for."""
