@@ -98,8 +98,7 @@ class Client:
 
     def handle(self, events: Sequence[Event]) -> None:
         """Do what the packets of one chunk ask for."""
-        if self._deferred is not None:
-            self._defer(events)
+        if self._deferred is not None and self._defer(events):
             return
         self.broker.counters.messages_received += len(events)
         for index, event in enumerate(events):
@@ -107,18 +106,20 @@ class Client:
                 # Taken over or refused while the chunk was being worked off: 3.1.1 [MQTT-3.1.4-5], 5.0 [MQTT-3.1.4-6].
                 return
             HANDLERS[type(event)](self, event)
-            if self._deferred is not None:
-                self._defer(events[index + 1 :])
+            if type(event) is ConnectPacket and self._defer(events[index + 1 :]):
                 return
         if self._acks:
             self._send_acks()
         self.broker.hold_back(self)
 
-    def _defer(self, events: Sequence[Event]) -> None:
-        """Keep events for later: the CONNECT before them still waits for the journal."""
-        if events and self._deferred is not None:
+    def _defer(self, events: Sequence[Event]) -> bool:
+        """Keep events for later, if the CONNECT before them still waits for the journal."""
+        if self._deferred is None:
+            return False
+        if events:
             self._deferred.extend(events)
             self.link.pause_reading()  # what comes behind waits in the network and not here
+        return True
 
     def on_connect(self, packet: ConnectPacket) -> None:
         """Find or make the session; the answer may have to wait for the journal.
