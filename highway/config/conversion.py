@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from highway.broker.authorisation import USERNAME, AclRule
 from highway.broker.settings import BrokerSettings, TopicEntry
+from highway.config.limits import limits_of
 from highway.config.listeners import tls_settings
 from highway.config.models import Listener, Settings
 from highway.config.problems import KeyPath, Mark, Problem, sorted_lines
@@ -71,23 +72,13 @@ def _listener(name: str, section: ListenerSection, folder: Path) -> Listener:
 
 
 def _broker_settings(model: ConfigFile, entries: tuple[TopicEntry, ...], *, reject: bool) -> BrokerSettings:
-    limits = model.limits
     return BrokerSettings(
         entries=entries,
         unmatched_reject=reject,
         anonymous=model.auth.anonymous,
         acl=_acl(model.auth),
         acl_denied_closes=model.auth.acl_denied == "close",
-        max_connections=limits.max_connections,
-        max_packet_bytes=limits.max_packet,
-        connect_timeout_s=limits.connect_timeout / 1000,
-        max_inflight=limits.max_inflight,
-        receive_maximum=limits.receive_maximum,
-        # MQTT counts it in seconds; what is less than one is cut off.
-        max_keep_alive_s=(limits.max_keep_alive or 0) // 1000,
-        max_subscriptions=limits.max_subscriptions,
-        session_expiry_ms=limits.session_expiry,
-        write_buffer_bytes=limits.write_buffer,
+        **limits_of(model.limits),
     )
 
 

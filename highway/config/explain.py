@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
+from highway.config.limits import LimitsSection
 from highway.config.problems import KeyPath, did_you_mean, render_path
 from highway.config.schema import (
     AclRuleSection,
     AuthSection,
     ConfigFile,
     HttpSection,
-    LimitsSection,
     ListenerSection,
     LoggingSection,
     LogKeys,
-    Section,
     StorageSection,
     TlsSection,
     TopicSection,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
+    from highway.config.sections import Section
     from highway.config.yaml_loader import Document
 
 __all__ = ["add_model_problems"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from highway.config.limits import limits_section
 from highway.config.listeners import is_open
 from highway.config.units import UNLIMITED, format_duration, format_size
 
@@ -32,7 +33,7 @@ def to_tree(settings: Settings) -> dict[str, Any]:
         **({} if settings.http is None else {"http": dict(zip(("bind", "port"), settings.http, strict=True))}),
         "insecure": broker.anonymous and any(is_open(listener) for listener in settings.listeners),
         "auth": _auth(broker),
-        "limits": _limits(broker),
+        "limits": limits_section(broker),
         "logging": {"format": settings.logging.format, "level": settings.logging.level},
         "memory_budget": format_size(settings.storage.memory_budget),
         "unmatched": "reject" if broker.unmatched_reject else "store",
@@ -67,20 +68,6 @@ def _acl_rule(rule: AclRule) -> dict[str, Any]:
     words = [right.name.lower() for right in sorted(rule.rights)]
     tree: dict[str, Any] = {"allow" if rule.allow else "deny": words, "topic": rule.topic_filter.decode()}
     return tree | {key: name for key, name in (("user", rule.user), ("client", rule.client)) if name is not None}
-
-
-def _limits(broker: BrokerSettings) -> dict[str, Any]:
-    return {
-        "max_connections": broker.max_connections,
-        "max_packet": format_size(broker.max_packet_bytes),
-        "connect_timeout": format_duration(round(broker.connect_timeout_s * 1000)),
-        "max_inflight": broker.max_inflight,
-        "receive_maximum": broker.receive_maximum,
-        "max_keep_alive": _duration(broker.max_keep_alive_s * 1000 or None),
-        "max_subscriptions": broker.max_subscriptions,
-        "session_expiry": _duration(broker.session_expiry_ms),
-        "write_buffer": format_size(broker.write_buffer_bytes),
-    }
 
 
 def _log(log: LogSettings) -> dict[str, Any]:

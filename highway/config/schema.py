@@ -8,22 +8,15 @@ settings of the layers below, so that each number stands in the code once.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import core_schema
 
 from highway.broker.authorisation import Right
-from highway.broker.settings import BrokerSettings
+from highway.config.limits import LimitsSection
 from highway.config.problems import did_you_mean
-from highway.config.units import (
-    UNLIMITED,
-    format_duration,
-    format_size,
-    parse_duration,
-    parse_size,
-)
+from highway.config.sections import Duration, Section, Size
 from highway.errors import MqttError
 from highway.mqtt.topics import validate_topic_filter
 from highway.storage.settings import LogSettings, StorageSettings
@@ -53,89 +46,8 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 # What can stand in the first line of an HTTP request, less the query.
 WEBSOCKET_PATTERN = r"^/[!$-;=@-Z_a-z~]*$"
 
-_BROKER = BrokerSettings()
 _LOG = LogSettings("")
 _STORAGE = StorageSettings()
-
-
-class _Unit(ABC):
-    """Annotation of an int that is written with a unit: its bounds as text, and whether `unlimited` (None) is one."""
-
-    pattern: ClassVar[str]
-
-    def __init__(self, minimum: str, maximum: str, *, unlimited: bool = False) -> None:
-        self._minimum = minimum
-        self._maximum = maximum
-        self._unlimited = unlimited
-
-    def validate(self, value: object) -> int | None:
-        """The number of `value`; ValueError for one without a unit or out of bounds."""
-        if self._unlimited and value == UNLIMITED:
-            return None
-        try:
-            number = self.parse(value)
-        except ValueError as error:
-            raise ValueError(f"{error}, or {UNLIMITED}" if self._unlimited else str(error)) from None
-        if not self.parse(self._minimum) <= number <= self.parse(self._maximum):
-            bound = f"or {UNLIMITED}" if self._unlimited else ""
-            raise ValueError(f"{value} is out of range: {self._minimum} to {self._maximum} {bound}".rstrip())
-        return number
-
-    def write(self, value: int | None) -> str:
-        """`value` as it stands in a file."""
-        return UNLIMITED if value is None else self.render(value)
-
-    @abstractmethod
-    def parse(self, value: object) -> int:
-        """The number in `value`; ValueError where there is none with a unit."""
-
-    @abstractmethod
-    def render(self, value: int) -> str:
-        """`value` with the unit that suits it."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            self.validate, serialization=core_schema.plain_serializer_function_ser_schema(self.write)
-        )
-
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        pattern = f"^({self.pattern}|{UNLIMITED})$" if self._unlimited else f"^{self.pattern}$"
-        return {"type": "string", "pattern": pattern}
-
-
-class Duration(_Unit):
-    """An int of milliseconds, written as `100ms`, `30s`, `1h30m`, `7d`."""
-
-    pattern = "([0-9]{1,12}(ms|[smhd]))+"
-
-    def parse(self, value: object) -> int:
-        return parse_duration(value)
-
-    def render(self, value: int) -> str:
-        return format_duration(value)
-
-
-class Size(_Unit):
-    """An int of bytes, written as `64MiB` or `10GB`."""
-
-    pattern = "[0-9]{1,19} ?(B|[kMGT]B|[KMGT]iB)"
-
-    def parse(self, value: object) -> int:
-        return parse_size(value)
-
-    def render(self, value: int) -> str:
-        return format_size(value)
-
-
-class Section(BaseModel):
-    """A mapping of the file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    # Keys that are documented for Highway and not supported by this version.
-    LATER: ClassVar[frozenset[str]] = frozenset()
 
 
 class TlsSection(Section):
@@ -180,46 +92,6 @@ class HttpSection(Section):
     bind: str = Field("127.0.0.1", min_length=1, description="Address or host name to serve on, of this machine.")
     port: int = Field(
         8080, ge=0, le=65_535, description="TCP port; 0 takes any that is free, and the start-up line says which."
-    )
-
-
-class LimitsSection(Section):
-    """What one client, or all together, may take."""
-
-    LATER = frozenset({"publish_rate"})
-
-    max_connections: int = Field(
-        _BROKER.max_connections, ge=1, le=1_000_000, description="Clients connected at once; one more is refused."
-    )
-    max_packet: Annotated[int, Size("128B", "256MiB")] = Field(
-        _BROKER.max_packet_bytes, description="Largest control packet; a client that announces more is disconnected."
-    )
-    connect_timeout: Annotated[int, Duration("100ms", "10m")] = Field(
-        round(_BROKER.connect_timeout_s * 1000), description="Time from accept to a complete CONNECT."
-    )
-    max_inflight: int = Field(
-        _BROKER.max_inflight, ge=1, le=65_535, description="Unacknowledged QoS 1 and 2 messages to one client."
-    )
-    receive_maximum: int = Field(
-        _BROKER.receive_maximum,
-        ge=1,
-        le=65_535,
-        description="QoS 1 and 2 messages that an MQTT 5 client may have under way to the broker.",
-    )
-    max_keep_alive: Annotated[int | None, Duration("1s", "65535s", unlimited=True)] = Field(
-        None,
-        description="Longest keep alive of an MQTT 5 client; one that asks for more, or for none, is given this.",
-    )
-    max_subscriptions: int = Field(
-        _BROKER.max_subscriptions, ge=1, le=1_000_000, description="Subscriptions of one session."
-    )
-    session_expiry: Annotated[int | None, Duration("1s", "36500d", unlimited=True)] = Field(
-        _BROKER.session_expiry_ms,
-        description="How long a persistent session of a disconnected MQTT 3.1.1 client is kept.",
-    )
-    write_buffer: Annotated[int, Size("4KiB", "1GiB")] = Field(
-        _BROKER.write_buffer_bytes,
-        description="Unsent bytes above which a slow subscriber is served from the log instead of from memory.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: `7d`, `1h30m`, `100ms`; `64MiB`, `10GB`.
+"""Durations, sizes and rates as people write them: `7d`, `1h30m`, `100ms`; `64MiB`, `10GB`; `1000/s`, `64KiB/s`.
 
 A bare number is refused, because a reader can't tell milliseconds from seconds, nor MB from MiB. So is anything that
 another tool would read in its own way (`1:30:00`, `1e6`, `64M`): the error quotes it and proposes what is meant.
@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-__all__ = ["UNLIMITED", "format_duration", "format_size", "parse_duration", "parse_size"]
+from highway.broker.token_bucket import Rate
+
+__all__ = ["UNLIMITED", "format_duration", "format_rate", "format_size", "parse_duration", "parse_rate", "parse_size"]
 
 UNLIMITED = "unlimited"
 
@@ -27,6 +29,8 @@ _SIZE_UNITS = {
     "TiB": 1024**4,
 }
 
+_RATE_UNITS = {"s": 1, "m": 60, "h": 3600}
+
 _DURATION = re.compile(r"(?:\d{1,12}(?:ms|[smhd]))+", re.ASCII)
 _DURATION_PART = re.compile(r"(\d+)(ms|[smhd])", re.ASCII)
 _SIZE = re.compile(r"(\d{1,19}) ?([A-Za-z]{1,3})", re.ASCII)
@@ -41,6 +45,8 @@ _SIZE_SPELLINGS = {
 
 _DURATION_FORM = "a number with ms, s, m, h or d, such as 100ms, 30s, 1h30m or 7d"
 _SIZE_FORM = "a number with B, KiB, MiB, GiB or TiB (or kB, MB, GB, TB), such as 64MiB or 10GB"
+_RATE_FORM = "a number for each s, m or h, such as 1000/s or 300/m"
+_BYTE_RATE_FORM = "a size for each s, m or h, such as 64KiB/s or 1GiB/h"
 
 
 def parse_duration(text: object) -> int:
@@ -76,6 +82,28 @@ def parse_size(text: object) -> int:
         proposal = f"did you mean {number}{meant}?" if meant else f"write {_SIZE_FORM}"
         raise ValueError(f"{text!r} has no unit that is known here; {proposal}")
     return int(number) * _SIZE_UNITS[unit]
+
+
+def parse_rate(text: object, *, of_bytes: bool = False) -> Rate:
+    """The rate in `text`, of bytes or of what is counted; ValueError says what is wrong and what to write."""
+    form = _BYTE_RATE_FORM if of_bytes else _RATE_FORM
+    if isinstance(text, bool) or not isinstance(text, int | str):
+        raise ValueError(f"a rate is wanted here: {form}")  # noqa: TRY004  pydantic takes ValueError
+    amount, slash, unit = str(text).partition("/")
+    if not slash or unit not in _RATE_UNITS:
+        proposal = f"; write {amount}/s, {amount}/m or {amount}/h" if _NUMBER.fullmatch(amount) and not of_bytes else ""
+        raise ValueError(f"{text!r} is not a rate: {form}{proposal}")
+    if of_bytes:
+        return Rate(parse_size(amount), _RATE_UNITS[unit])
+    if not re.fullmatch(r"\d{1,12}", amount, re.ASCII):
+        raise ValueError(f"{text!r} is not a rate: {form}")
+    return Rate(int(amount), _RATE_UNITS[unit])
+
+
+def format_rate(rate: Rate, *, of_bytes: bool = False) -> str:
+    """The text that `parse_rate` reads back as `rate`."""
+    unit = next(unit for unit, seconds in _RATE_UNITS.items() if seconds == rate.seconds)
+    return f"{format_size(rate.amount) if of_bytes else rate.amount}/{unit}"
 
 
 def format_duration(milliseconds: int) -> str:

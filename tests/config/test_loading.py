@@ -303,7 +303,6 @@ def test_value_that_means_what_it_says(entry, field, value, load):
     "text",
     [
         "bridges: {}",
-        "limits: {publish_rate: 1000/s}",
         "auth: {anonymous: true, password_file: x}",
         "auth: {anonymous: true, plugins: {}}",
         "storage: {engine: jetstream}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from highway.config.units import format_duration, format_size, parse_duration, parse_size
+from highway.config.units import format_duration, format_rate, format_size, parse_duration, parse_rate, parse_size
 
 
 @pytest.mark.parametrize(
@@ -120,3 +120,35 @@ def test_shortest_form():
     assert format_size(64 * 2**20) == "64MiB"
     assert format_size(1000) == "1000B"
     assert format_size(0) == "0B"
+
+
+@pytest.mark.parametrize("text", ["1000/s", "300/m", "1/h"])
+def test_rate(text):
+    assert format_rate(parse_rate(text)) == text
+
+
+@pytest.mark.parametrize(("text", "amount"), [("64KiB/s", 65_536), ("1GiB/h", 2**30)])
+def test_rate_of_bytes(text, amount):
+    assert parse_rate(text, of_bytes=True).amount == amount
+    assert format_rate(parse_rate(text, of_bytes=True), of_bytes=True) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (1000, "write 1000/s, 1000/m or 1000/h"),
+        ("1000", "write 1000/s"),
+        ("1000/sec", "1000/s or 300/m"),
+        ("1e3/s", "is not a rate"),
+        ("-1/s", "is not a rate"),
+        (None, "a rate is wanted here"),
+    ],
+)
+def test_no_rate(text, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        parse_rate(text)
+
+
+def test_a_rate_of_bytes_needs_its_unit():
+    with pytest.raises(ValueError, match="1000 has no unit"):
+        parse_rate("1000/s", of_bytes=True)
