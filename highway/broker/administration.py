@@ -162,10 +162,7 @@ def _lag(cursor: Cursor) -> int:
 def session_detail(session: Session) -> dict[str, Any]:
     """One session with its subscriptions and its position in every log."""
     detail = _summary(session)
-    detail["filters"] = [
-        {"filter": s.name.decode(), "qos": s.qos}
-        for s in (*session.subscriptions(), *(shared for _, shared in session.groups.values()))
-    ]
+    detail["filters"] = [{"filter": s.name.decode(), "qos": s.qos} for s in session.all_subscriptions()]
     detail["positions"] = [
         {
             "log": cursor.feed.log.name,
@@ -223,11 +220,15 @@ def reset_session(
         for feed, offset in answer.items():
             if feed in reader.cursors:  # a subscription may have gone meanwhile
                 _move(reader.cursors[feed], max(offset, feed.log.log_start_offset))
-        for subscription in reader.subscriptions.values():
-            subscription.since.clear()
-        reader.changed()
+        reader.start_over()
         if session.persistent:
-            broker.store([session_store.session_put(session), *session_store.position_puts(session)])
+            broker.store(
+                [
+                    session_store.session_put(session),
+                    *session_store.subscription_puts(session, reader.subscriptions),
+                    *session_store.position_puts(session),
+                ]
+            )
         broker.pump_later(session)
         done({feed.log.name: offset for feed, offset in answer.items()})
 

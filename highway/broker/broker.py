@@ -87,6 +87,7 @@ class Broker:
         for message in session_store.load_retained(storage.meta):
             self.retained.set(message.topic_name, message)
         self.sessions = session_store.load_sessions(self, storage.meta, self.feeds)
+        self._store_apart()
         self.producers = Producers(storage.meta)
         self.lifecycle = Lifecycle(self)
         for session in self.sessions.values():
@@ -343,6 +344,7 @@ class Broker:
             for subscription in reader.subscriptions.values():
                 self.router.remove(subscription)
             session.readers.pop(reader.source, None)
+            puts += session_store.subscription_puts(session, reader.subscriptions)
             puts.append(session_store.session_put(session))
         if session.persistent:
             self.store(puts)
@@ -362,6 +364,21 @@ class Broker:
             self.storage.put(puts, durability)
         except StorageError as error:
             logger.error("session state could not be stored: %s", error)
+
+    def _store_apart(self) -> None:
+        """Give each subscription its key where an earlier format of the data directory has them in their session's."""
+        for session in self.sessions.values():
+            if not session.inline:
+                continue
+            session.inline = False
+            names = [subscription.name for subscription in session.all_subscriptions()]
+            puts = [session_store.session_put(session), *session_store.subscription_puts(session, names)]
+            try:
+                self.storage.put(puts, Durability.BALANCED)
+            except StorageError as error:
+                session.inline = True  # as it was; the next start tries again
+                logger.warning("the subscriptions of an earlier format stay where they are for now: %s", error)
+                return
 
     def store_inflight(self, session: Session, stored: Callable[[], None]) -> None:
         """Store the session's messages in flight and its positions, then call `stored`; see `store_first`."""
@@ -408,8 +425,8 @@ class Broker:
                 session.dirty = False
                 if session.persistent:
                     puts += session_store.position_puts(session)
-                    if session.snapshots_stored and not session.has_snapshot_in_flight():
-                        puts.append(session_store.session_put(session))
+                    if session.owed_names and not session.has_snapshot_in_flight():
+                        puts += session_store.subscription_puts(session, list(session.owed_names))
             if self.clock.monotonic() >= end:
                 delay_s = 0.0
                 break

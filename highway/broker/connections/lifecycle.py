@@ -223,6 +223,7 @@ class Lifecycle:
             broker.store(
                 [
                     session_store.session_put(session),
+                    *session_store.subscription_puts(session, list(session.owed_names)),
                     *session_store.inflight_puts(session),
                     *session_store.position_puts(session),
                     *(put for group, _ in session.groups.values() for put in session_store.group_puts(group)),
@@ -238,7 +239,7 @@ class Lifecycle:
 
     def park(self, session: Session) -> None:
         """Note what a session that is away subscribes to."""
-        session.parked = session.topic_filters()
+        session.parked = [subscription.topic_filter for subscription in session.all_subscriptions()]
         self._broker.router.park(session.parked)
 
     def _unpark(self, session: Session) -> None:

@@ -113,7 +113,7 @@ class Reader:
         self._index: FilterTrie[Subscription] | None = None  # of them, where they are many
         self.cursors: dict[Feed, Cursor] = {}
         self.plans: Remembered[Plan] = Remembered(MAX_PLANS)
-        self.since = False
+        self.since: set[Subscription] = set()  # subscriptions that began late
         self.options = NO_OPTIONS
         self.until: dict[str, int] = {}  # offset by log where the reader ends
         self.pace: Pace | None = None
@@ -141,12 +141,14 @@ class Reader:
         before = self.subscriptions.get(subscription.name)
         if before is not None:
             subscription.since = before.since
+            self.since.discard(before)
         self.subscriptions[subscription.name] = subscription
         if self._index is not None:
             self._index.add(subscription.topic_filter, subscription.name, subscription)
         self.plans.clear()
         self._kind = False
-        self.since = self.since or bool(subscription.since)
+        if subscription.since:
+            self.since.add(subscription)
         return subscription
 
     def remove(self, name: bytes) -> Subscription | None:
@@ -157,28 +159,33 @@ class Reader:
                 self._index.remove(subscription.topic_filter, name)
             self.plans.clear()
             self._kind = False
-            if subscription.since:
-                self.changed()
+            self.since.discard(subscription)
         return subscription
 
     def begins_at(self, subscription: Subscription, log: str, offset: int) -> None:
         """A subscription begins at `offset` of a log that the reader has not read as far as that yet."""
         subscription.since[log] = offset
         self._kind = False
-        self.since = True
+        self.since.add(subscription)
 
     def changed(self) -> None:
         """Forget what was worked out from the subscriptions before they changed."""
         self.plans.clear()
         self._kind = False
-        self.since = any(subscription.since for subscription in self.subscriptions.values())
+
+    def start_over(self) -> None:
+        """The reader was moved to where an operator said: all of its subscriptions begin there."""
+        for subscription in self.subscriptions.values():
+            subscription.since.clear()
+        self.since.clear()
+        self.changed()
 
     def caught_up(self, log: str) -> None:
         """Every subscription has begun in a log: the reader is at its end."""
-        for subscription in self.subscriptions.values():
+        for subscription in self.since:
             subscription.since.pop(log, None)
+        self.since = {subscription for subscription in self.since if subscription.since}
         self._kind = False
-        self.since = any(subscription.since for subscription in self.subscriptions.values())
 
     def place(self, feed: Feed, next_offset: int) -> Cursor:
         """Stand in a log at `next_offset`, in CATCHUP; nothing moves before the session is pumped."""
@@ -254,11 +261,13 @@ class Session:
         "expiry_ms",
         "groups",
         "inflight",
+        "inline",
         "journaling",
         "link",
         "max_inflight",
         "max_packet_bytes",
         "missed",
+        "owed_names",
         "parked",
         "persistent",
         "readers",
@@ -267,8 +276,8 @@ class Session:
         "retained",
         "rewound",
         "rights",
-        "snapshots_stored",
         "stored_ids",
+        "stored_names",
         "topic_alias_maximum",
         "topic_aliases",
         "version",
@@ -301,7 +310,9 @@ class Session:
         self.resend: deque[tuple[int, Entry]] = deque()  # of an earlier connection, not sent again yet
         self.retained: OrderedDict[bytes, Snapshot] = OrderedDict()  # still to be sent, by subscription
         self.rewound = False  # a cursor was moved back: what is in flight may not be in the order of the offsets
-        self.snapshots_stored = False  # the journal knows of unfinished ones
+        self.owed_names: set[bytes] = set()  # subscriptions of which the journal says that retained messages are owed
+        self.stored_names: set[bytes] = set()  # subscriptions that the journal has keys of
+        self.inline = False  # their subscriptions stand in the session's own key: see `session_store`
         self.received: set[int] = set()  # QoS 2 packet ids that came in and were not released
         self.stored_ids: set[int] = set()  # in-flight packet ids that the journal knows
         self.corked = 0  # SUBACKs on their way; nothing goes out before them
@@ -410,9 +421,16 @@ class Session:
         for reader in self.readers.values():
             yield from reader.subscriptions.values()
 
-    def topic_filters(self) -> list[bytes]:
-        """What the session subscribes to, shared subscriptions included."""
-        return [s.topic_filter for s in (*self.subscriptions(), *(shared for _, shared in self.groups.values()))]
+    def all_subscriptions(self) -> list[Subscription]:
+        """Every subscription, shared ones included."""
+        return [*self.subscriptions(), *(shared for _, shared in self.groups.values())]
+
+    def subscription(self, name: bytes) -> Subscription | None:
+        """The subscription with that name, shared or not."""
+        if name in self.groups:
+            return self.groups[name][1]
+        reader = self.reader_of(name)
+        return None if reader is None else reader.subscriptions[name]
 
     @property
     def subscription_count(self) -> int:

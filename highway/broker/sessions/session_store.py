@@ -1,7 +1,8 @@
 """What of sessions and retained messages is durable, and how it is written into the log's key-value store.
 
     key                                      value
-    s/<client id>                            the session: expiry, next packet id, subscriptions, snapshots (JSON)
+    s/<client id>                            the session: expiry, next packet id (JSON)
+    u/<client id> NUL <filter as written>    one subscription, and whether its retained messages are still owed (JSON)
     p/<client id> NUL <log> NUL <source>     position of one cursor, u64: below it everything is acknowledged or in o/
     o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source; with state bit 7
                                              one that no log holds: taken at ms u64, topic length u16, properties length
@@ -13,7 +14,10 @@
                                              bit 7 client id length u16 and client id of the publisher; properties, payload
 
 The functions that end in `_puts` give the changes, and the caller decides which journal frame they go into: a QoS 2
-packet id must stand in the frame of its message. Client ids, log names and sources can't hold a NUL.
+packet id must stand in the frame of its message. Client ids, log names, filters and sources can't hold a NUL.
+
+Each subscription has a key, so that the cost of a SUBSCRIBE does not grow with those before it. Data directories of an
+earlier format have them in `s/`, as `subscriptions`: such a session is `inline` until `Broker` has stored them apart.
 
 Owner: the event loop.
 """
@@ -31,7 +35,7 @@ from highway.broker.subscriptions.shared import Group, GroupCursor
 from highway.mqtt.topics import SHARE_PREFIX
 
 from .inflight import RELEASED, Message
-from .session import ORDINARY, Reader, Session, Subscription
+from .session import Reader, Session, Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,6 +61,7 @@ __all__ = [
     "released_put",
     "retained_put",
     "session_put",
+    "subscription_puts",
 ]
 
 Puts = list[tuple[bytes, "bytes | None"]]
@@ -71,30 +76,60 @@ _FLAG_MESSAGE, _FLAG_RETAIN = 0x80, 0x40  # of the state byte of a message in fl
 
 
 def session_put(session: Session) -> tuple[bytes, bytes]:
-    """The session itself, without positions and messages in flight; notes which snapshots are stored now."""
-    session.snapshots_stored = bool(session.retained)
-    value = {
+    """The session itself, without subscriptions, positions and messages in flight."""
+    value: dict[str, Any] = {
         "expiry_ms": session.expiry_ms,
         "expires_at_ms": session.expires_at_ms,
         "next_packet_id": session.inflight.next_id,
-        "snapshots": [snapshot.subscription.name.decode() for snapshot in session.retained.values()],
-        "subscriptions": [
-            {
-                "name": s.name.decode(),
-                "filter": s.topic_filter.decode(),
-                "qos": s.qos,
-                "source": s.reader.source.decode(),
-                "addressed": s.reader.addressed,
-                "since": s.since,
-                "no_local": s.no_local,
-                "retain_as_published": s.retain_as_published,
-                "identifier": s.identifier,
-                "replay": _replay_options(s.reader),
-            }
-            for s in (*session.subscriptions(), *(subscription for _, subscription in session.groups.values()))
-        ],
     }
-    return b"s/" + session.client_id.encode(), json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    if session.inline:
+        value["subscriptions"] = [
+            _subscription_row(session, subscription) for subscription in session.all_subscriptions()
+        ]
+    return b"s/" + session.client_id.encode(), _json(value)
+
+
+def subscription_puts(session: Session, names: Iterable[bytes]) -> Puts:
+    """The subscriptions with these names as they are now, or their end; notes that they are stored so."""
+    puts: Puts = []
+    for name in names:
+        subscription = session.subscription(name)
+        key = _subscription_key(session.client_id, name)
+        if subscription is not None:
+            session.stored_names.add(name)
+            puts.append((key, _json(_subscription_row(session, subscription))))
+        elif name in session.stored_names:
+            session.stored_names.discard(name)
+            puts.append((key, None))
+        if subscription is not None and name in session.retained:
+            session.owed_names.add(name)
+        else:
+            session.owed_names.discard(name)
+    return puts
+
+
+def _subscription_key(client_id: str, name: bytes) -> bytes:
+    return b"u/%b\0%b" % (client_id.encode(), name)
+
+
+def _subscription_row(session: Session, s: Subscription) -> dict[str, Any]:
+    return {
+        "name": s.name.decode(),
+        "filter": s.topic_filter.decode(),
+        "qos": s.qos,
+        "source": s.reader.source.decode(),
+        "addressed": s.reader.addressed,
+        "since": s.since,
+        "no_local": s.no_local,
+        "retain_as_published": s.retain_as_published,
+        "identifier": s.identifier,
+        "replay": _replay_options(s.reader),
+        "retained_owed": s.name in session.retained,
+    }
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _replay_options(reader: Reader | Group) -> dict[str, Any] | None:
@@ -115,11 +150,12 @@ def _position_key(cursor: Cursor) -> bytes:
     return b"p/%b\0%b\0%b" % (reader.session.client_id.encode(), cursor.feed.log.name.encode(), reader.source)
 
 
-def position_puts(session: Session) -> Puts:
-    """The positions that changed since they were stored, and notes that they are stored now."""
+def position_puts(session: Session, readers: Iterable[Reader] | None = None) -> Puts:
+    """The positions (of some readers) that changed since they were stored, and notes that they are stored now."""
     puts: Puts = []
     lowest: dict[Cursor | GroupCursor, int] = {}
-    cursors = list(session.cursors())
+    chosen = session.readers.values() if readers is None else readers
+    cursors = [cursor for reader in chosen for cursor in reader.cursors.values()]
     for packet_id, (cursor, where, _) in chain(session.inflight, session.resend):
         if cursor is not None and packet_id not in session.stored_ids and isinstance(where, int):
             before = lowest.get(cursor)
@@ -218,6 +254,7 @@ def drop_puts(session: Session) -> Puts:
     """The end of a session: everything that is stored of it. Retained messages are not of it: 3.1.1 [MQTT-3.1.2-7]."""
     client_id = session.client_id
     puts: Puts = [(b"s/" + client_id.encode(), None)]
+    puts.extend((_subscription_key(client_id, name), None) for name in session.stored_names)
     puts.extend((_position_key(cursor), None) for cursor in session.cursors())
     puts.extend((_packet_key(b"o", client_id, packet_id), None) for packet_id in session.stored_ids)
     puts.extend((_packet_key(b"q", client_id, packet_id), None) for packet_id in session.received)
@@ -253,6 +290,12 @@ def load_sessions(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> dict[st
     for key, value in meta.items(b"s/"):
         client_id = key[2:].decode()
         sessions[client_id] = _load_session(broker, client_id, json.loads(value))
+    for key, value in meta.items(b"u/"):
+        client, name = key[2:].split(b"\0", 1)
+        owner = sessions.get(client.decode())
+        if owner is not None:
+            owner.stored_names.add(name)
+            _load_subscription(broker, owner, json.loads(value))
     for key, value in meta.items(b"p/"):
         client, log, source = key[2:].split(b"\0", 2)
         session, feed = sessions.get(client.decode()), feeds.get(log.decode())
@@ -279,33 +322,39 @@ def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Ses
         # It was online when the broker died, which is when its connection ended.
         session.expires_at_ms = broker.clock.now_ms() + session.expiry_ms
     session.inflight.next_id = stored["next_packet_id"]
-    for row in stored["subscriptions"]:
-        source = row["source"].encode()
-        if source.startswith(SHARE_PREFIX):
-            group = broker.group(source, row["filter"].encode())
-            shared = _load_subscription(group, row)
-            group.join(session, shared)
-            session.groups[shared.name] = (group, shared)
-            continue
-        reader = session.readers.get(source)
-        if reader is None:
-            reader = session.readers[source] = Reader(session, source, addressed=row["addressed"])
-        subscription = _load_subscription(reader, row)
-        subscription.since = row["since"]
-        reader.add(subscription)
-        if (replay := row.get("replay")) is not None:
-            options = ReplayOptions(
-                start_text=replay["start_text"].encode(), rate=replay["rate"], with_offset=replay["with_offset"]
-            )
-            reader.set_options(options, replay["until"])
-    for name in stored.get("snapshots", ()):
-        promised = session.readers[ORDINARY].subscriptions.get(name.encode())
-        if promised is not None:
-            session.add_snapshot(promised, {})
+    session.inline = "subscriptions" in stored
+    owed = stored.get("snapshots", ())
+    for row in stored.get("subscriptions", ()):
+        row.setdefault("retained_owed", row["name"] in owed)
+        _load_subscription(broker, session, row)
     return session
 
 
-def _load_subscription(reader: Reader | Group, row: dict[str, Any]) -> Subscription:
+def _load_subscription(broker: Broker, session: Session, row: dict[str, Any]) -> None:
+    source = row["source"].encode()
+    if source.startswith(SHARE_PREFIX):
+        group = broker.group(source, row["filter"].encode())
+        shared = _subscription_of(group, row)
+        group.join(session, shared)
+        session.groups[shared.name] = (group, shared)
+        return
+    reader = session.readers.get(source)
+    if reader is None:
+        reader = session.readers[source] = Reader(session, source, addressed=row["addressed"])
+    subscription = _subscription_of(reader, row)
+    subscription.since = row["since"]
+    reader.add(subscription)
+    if (replay := row.get("replay")) is not None:
+        options = ReplayOptions(
+            start_text=replay["start_text"].encode(), rate=replay["rate"], with_offset=replay["with_offset"]
+        )
+        reader.set_options(options, replay["until"])
+    if row["retained_owed"]:
+        session.owed_names.add(subscription.name)
+        session.add_snapshot(subscription, {})
+
+
+def _subscription_of(reader: Reader | Group, row: dict[str, Any]) -> Subscription:
     return Subscription(
         reader,
         row["name"].encode(),

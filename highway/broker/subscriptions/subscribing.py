@@ -35,6 +35,7 @@ from highway.broker.sessions.session_store import (
     inflight_puts,
     position_puts,
     session_put,
+    subscription_puts,
 )
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
 from highway.mqtt import MAX_PACKET_BYTES, V5, ReasonCode, SubackPacket, UnsubackPacket, parse_shared
@@ -76,7 +77,8 @@ class SubscribeOperation:
         # One PUBLISH for each granted $fetch or $range: index of the filter, message, QoS.
         self._replies: list[tuple[int, Message, int]] = []
         self._joined: list[Group] = []
-        self._puts: Puts = []  # beside the session and its positions
+        self._puts: Puts = []  # beside the session, what changed of its subscriptions, and their positions
+        self._changed: dict[bytes, None] = {}  # names of subscriptions
         self._complete = False
         # What was published before is visible, and its retained messages are there, before the SUBACK goes out.
         self._due = Durability.BALANCED if session.persistent else Durability.FAST
@@ -145,6 +147,7 @@ class SubscribeOperation:
             if is_new and not cursor.live and start > cursor.next_offset:
                 # The reader still has messages to read here that this subscription is not about.
                 reader.begins_at(subscription, feed.log.name, start)
+        self._changed[name] = None
         router.add(subscription)  # in place of one of that name: 5.0 [MQTT-3.8.4-4]
         # 3.1.1 [MQTT-3.3.1-6]; 5.0 [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]. They wait behind the cork.
         if request.retain_handling == 0 or (request.retain_handling == 1 and is_new):
@@ -190,6 +193,8 @@ class SubscribeOperation:
             elif self._alive():
                 is_new = source not in self._broker.groups
                 self._join(index, request, self._broker.group(source, topic_filter), starts if is_new else {})
+            else:
+                self._codes[index] = REFUSED  # nobody is there to be told
             self._finish_when_complete()
 
         find_starts(special.start, [topic_filter], feeds, self._broker.scheduler, found)
@@ -200,6 +205,7 @@ class SubscribeOperation:
             group.place(feed, offset)
         subscription = self._make(group, request, group.topic_filter)
         self._session.groups[request.topic_filter] = (group, subscription)
+        self._changed[request.topic_filter] = None
         group.join(self._session, subscription)
         self._joined.append(group)
         self._codes[index] = request.qos
@@ -296,7 +302,7 @@ class SubscribeOperation:
         def ready(starts: dict[Feed, int], ends: dict[Feed, int]) -> None:
             if self._alive():
                 self._start_replay(request, special, source, starts, ends)
-                self._codes[index] = request.qos
+            self._codes[index] = request.qos
             self._finish_when_complete()
 
         def started(starts: dict[Feed, int]) -> None:
@@ -342,6 +348,7 @@ class SubscribeOperation:
             reader = session.readers[source] = Reader(session, source, addressed=special.with_offset)
         for name in list(reader.subscriptions):
             old = reader.remove(name)
+            self._changed[name] = None
             if old is not None:
                 router.remove(old)
         reader.set_options(self._options, {feed.log.name: offset for feed, offset in ends.items()})
@@ -350,6 +357,7 @@ class SubscribeOperation:
         self._router_add(reader, request, special)
 
     def _router_add(self, reader: Reader, request: Request, special: ReplayRequest) -> None:
+        self._changed[request.topic_filter] = None
         before = reader.subscriptions.get(request.topic_filter)
         if before is not None:
             self._broker.router.remove(before)
@@ -371,12 +379,15 @@ class SubscribeOperation:
         self._complete = True
         session, broker = self._session, self._broker
         if not self._alive():
-            # What there is to store of the session was stored when its connection ended, or is gone for good.
-            if session.persistent and self._puts and broker.sessions.get(session.client_id) is session:
-                broker.store(self._puts)
+            # Positions were stored when the connection ended. Of a session that is gone for good, nothing is.
+            if session.persistent and broker.sessions.get(session.client_id) is session:
+                broker.store([*self._puts, *subscription_puts(session, self._changed)])
             return
         if session.persistent:
-            puts = [*self._puts, session_put(self._session), *position_puts(self._session)]
+            puts = [*self._puts, session_put(session), *subscription_puts(session, self._changed)]
+            found = (session.subscription(name) for name in self._changed)
+            readers = {s.reader: None for s in found if s is not None and isinstance(s.reader, Reader)}
+            puts += position_puts(session, readers)
             for group in self._joined:
                 puts += group_puts(group)
             self._broker.store(puts)
@@ -467,7 +478,7 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
             broker.store(puts)
         answer(None)
         return
-    broker.store([session_put(session), *puts])
+    broker.store([session_put(session), *subscription_puts(session, packet.topic_filters), *puts])
     broker.storage.after(Durability.BALANCED, answer)
 
 
