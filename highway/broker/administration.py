@@ -101,7 +101,7 @@ def log_of(broker: Broker, name: str, totals: SegmentTotals) -> dict[str, Any]:
         "high_watermark": feed.visible,
         "log_end_offset": log.log_end_offset,
         "records": max(0, min(records, feed.visible - log.log_start_offset)),
-        "bytes": sum(segment.length for segment in segments),
+        "bytes": log.stored_bytes,
         "ratio": round(totals.raw_bytes / totals.stored_bytes, 2) if totals.raw_bytes else None,
         "rate": round(feed.rate, 1),
         "segments": len(segments),

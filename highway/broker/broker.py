@@ -186,7 +186,7 @@ class Broker:
         if topic_name.startswith(b"$fetch/") and answer_fetch(self, run, rights):
             return Durability.FAST
         if not topic_name.startswith(b"$") or is_reserved(topic_name):
-            self.counters.publish_dropped += len(run.payloads)
+            self.counters.dropped_unmatched += len(run.payloads)
             return None
         if run.retain:
             self._retain(run, publisher, journal=True)
@@ -203,12 +203,12 @@ class Broker:
         for target in route.targets:
             reader = target.reader
             if isinstance(reader, Group):
-                self.counters.publish_dropped += not reader.deliver_unlogged(message)
+                self.counters.dropped_slow += not reader.deliver_unlogged(message)
                 continue
             session = reader.session
             plan = target.plan.own if session is publisher else target.plan
             if plan.qos >= 0 and (session.is_blocked() or not session.send_message(message, plan)):
-                self.counters.publish_dropped += 1
+                self.counters.dropped_slow += 1
 
     def _deliver(self, run: LiveRun) -> None:
         """A run became visible."""
@@ -448,7 +448,11 @@ class Broker:
     def _publish_sys(self) -> None:
         counters = self.counters
         counters.subscriptions = sum(session.subscription_count for session in self.sessions.values())
+        counters.shared_subscriptions = sum(len(session.groups) for session in self.sessions.values())
         counters.retained = len(self.retained)
+        logs = [feed.log for feed in self.feeds.values()]
+        counters.stored_messages = sum(log.high_watermark - log.log_start_offset for log in logs)
+        counters.stored_bytes = sum(log.stored_bytes for log in logs)
         now = self.clock.monotonic()
         for feed in self.feeds.values():
             feed.sample(now)

@@ -7,6 +7,8 @@ average over 1, 5 and 15 minutes of a rate per minute. Nothing here is stored or
 from __future__ import annotations
 
 import math
+import resource
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from highway import __version__
@@ -34,19 +36,25 @@ class Counters:
         "clients_expired",  # sessions ended by their expiry
         "clients_maximum",  # most connections at one time
         "connections",  # sockets accepted
+        "connections_open",  # now, with those that have not sent their CONNECT
+        "connects",  # answers to CONNECT, by result: "accepted", or the reason code's name in small letters
+        "control_sent",  # control packets of every type but PUBLISH
+        "dropped_slow",  # messages that no log holds, to a reader that could not take them then
+        "dropped_too_large",  # for one reader, by its maximum packet size or the length of an addressed topic
+        "dropped_unmatched",  # published to a topic that no entry takes
         "gap_messages",  # offsets that a subscriber was entitled to and that are gone
         "live_switches",  # subscriptions that came from CATCHUP to LIVE
         "loads",
         "malformed_packets",  # connections closed for a protocol fault
         "messages_received",  # control packets of every type
-        "messages_sent",
-        "publish_bytes_received",  # payloads only
+        "offset_not_found",  # fetches of an offset that is not there, by MQTT or HTTP
+        "publish_bytes_received",  # whole PUBLISH packets
         "publish_bytes_sent",
-        "publish_dropped",  # QoS 0 to slow readers, and what could not be stored
         "publish_received",
         "publish_sent",
         "retained",  # retained messages, now
-        "stored_bytes",  # payload bytes that the logs hold, now
+        "shared_subscriptions",  # of those, to `$share/...`
+        "stored_bytes",  # that the logs take on the disk, now
         "stored_messages",  # records that the logs hold, now
         "subscriptions",  # of all sessions, now
     )
@@ -61,21 +69,41 @@ class Counters:
         self.clients_expired = 0
         self.clients_maximum = 0
         self.connections = 0
+        self.connections_open = 0
+        self.connects = {"accepted": 0}
+        self.control_sent = 0
+        self.dropped_slow = 0
+        self.dropped_too_large = 0
+        self.dropped_unmatched = 0
         self.gap_messages = 0
         self.live_switches = 0
         self.malformed_packets = 0
         self.messages_received = 0
-        self.messages_sent = 0
+        self.offset_not_found = 0
         self.publish_bytes_received = 0
         self.publish_bytes_sent = 0
-        self.publish_dropped = 0
         self.publish_received = 0
         self.publish_sent = 0
         self.retained = 0
+        self.shared_subscriptions = 0
         self.stored_bytes = 0
         self.stored_messages = 0
         self.subscriptions = 0
         self.loads: dict[bytes, _Load] = {name: _Load() for name in LOADS}
+
+    def connected(self, result: str) -> None:
+        """Count an answer to CONNECT."""
+        self.connects[result] = self.connects.get(result, 0) + 1
+
+    @property
+    def messages_sent(self) -> int:
+        """Control packets of every type."""
+        return self.control_sent + self.publish_sent
+
+    @property
+    def publish_dropped(self) -> int:
+        """Messages that somebody should have got and did not, for whatever reason."""
+        return self.dropped_slow + self.dropped_too_large + self.dropped_unmatched
 
     @property
     def clients_total(self) -> int:
@@ -106,7 +134,7 @@ class _Load:
         self.updated = now
 
 
-# Below `$SYS/broker/`. `active` and `inactive` are mosquitto's older words for connected and disconnected.
+# Below `$SYS/broker/`. Exporters make metric names of these: letters, digits, `_`, `/` and spaces only. `active` and `inactive` are mosquitto's older words for connected and disconnected.
 SYS_TOPICS: dict[bytes, Callable[[Counters], int]] = {
     b"clients/total": lambda counters: counters.clients_total,
     b"clients/maximum": lambda counters: counters.clients_maximum,
@@ -116,6 +144,7 @@ SYS_TOPICS: dict[bytes, Callable[[Counters], int]] = {
     b"clients/inactive": lambda counters: counters.clients_disconnected,
     b"clients/expired": lambda counters: counters.clients_expired,
     b"subscriptions/count": lambda counters: counters.subscriptions,
+    b"shared_subscriptions/count": lambda counters: counters.shared_subscriptions,
     b"retained messages/count": lambda counters: counters.retained,
     b"messages/stored": lambda counters: counters.stored_messages,
     b"store/messages/count": lambda counters: counters.stored_messages,
@@ -129,11 +158,18 @@ SYS_TOPICS: dict[bytes, Callable[[Counters], int]] = {
     b"publish/bytes/sent": lambda counters: counters.publish_bytes_sent,
     b"bytes/received": lambda counters: counters.bytes_received,
     b"bytes/sent": lambda counters: counters.bytes_sent,
+    b"connections/socket/count": lambda counters: counters.connections_open,
+    b"heap/current": lambda _: _resident_bytes(),
+    b"heap/maximum": lambda _: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     b"highway/connections/accepted": lambda counters: counters.connections,
     b"highway/connections/malformed": lambda counters: counters.malformed_packets,
+    b"highway/publish/dropped/slow": lambda counters: counters.dropped_slow,
+    b"highway/publish/dropped/too_large": lambda counters: counters.dropped_too_large,
+    b"highway/publish/dropped/unmatched": lambda counters: counters.dropped_unmatched,
     b"highway/publish/denied": lambda counters: counters.acl_denied,
     b"highway/replay/live_switches": lambda counters: counters.live_switches,
     b"highway/replay/catchup_fallbacks": lambda counters: counters.catchup_fallbacks,
+    b"highway/replay/offset_not_found": lambda counters: counters.offset_not_found,
     b"highway/replay/gap_messages": lambda counters: counters.gap_messages,
 }
 
@@ -147,8 +183,13 @@ LOADS: dict[bytes, Callable[[Counters], int]] = {
     b"load/bytes/received": lambda counters: counters.bytes_received,
     b"load/bytes/sent": lambda counters: counters.bytes_sent,
     b"load/sockets": lambda counters: counters.connections,
-    b"load/connections": lambda counters: counters.connections,
+    b"load/connections": lambda counters: counters.connects["accepted"],
 }
+
+
+def _resident_bytes() -> int:
+    """Memory that the process has in use: the interpreter does not tell its heap apart from the rest."""
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
 
 
 def sys_messages(counters: Counters, clock: Clock, since: float) -> list[tuple[bytes, bytes]]:

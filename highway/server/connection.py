@@ -124,6 +124,7 @@ class Connection(asyncio.Protocol):
             return
         shared.open.add(self)
         shared.broker.counters.connections += 1
+        shared.broker.counters.connections_open = len(shared.open)
         self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes)
         begin = shared.loop.time() if self._accepted_at is None else self._accepted_at
         self._timer = shared.loop.call_at(begin + settings.connect_timeout_s, self._connect_timed_out)
@@ -172,6 +173,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._shared.open.discard(self)
+        self._shared.broker.counters.connections_open = len(self._shared.open)
         self._transport = None
         self._client.lost()
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from highway.clock import Clock
+    from highway.metrics import Histogram
     from highway.storage.checkpoint.meta import Meta
     from highway.storage.disk.filesystem import FileSystem
     from highway.storage.recovery.report import RecoveryReport
@@ -108,7 +109,7 @@ class Storage:
         self._time = CommitTime(clock, recovered.last_known_ms)
         self._committer = self._make_committer(recovered, scheduler, clock, configured)
         self._journal_files = JournalFiles(filesystem, layout.journal, settings.journal_file_bytes, clock)
-        self._journal = self._make_journal(recovered, configured)
+        self._journal = self._make_journal(recovered, clock, configured)
         self._checkpointer = self._make_checkpointer(recovered, clock)
         self._reaper = Reaper(filesystem, self._pool, self._checkpointer, self._time, settings.max_bytes)
         self._reaper.logs = self.logs.values()
@@ -139,7 +140,7 @@ class Storage:
         committer.seed_frames(recovered.frames)
         return committer
 
-    def _make_journal(self, recovered: Recovered, configured: Sequence[LogSettings]) -> Journal:
+    def _make_journal(self, recovered: Recovered, clock: Clock, configured: Sequence[LogSettings]) -> Journal:
         files = self._journal_files
         files.distrusted_below = recovered.distrusted_below
         files.adopt(recovered.unused_files)
@@ -153,6 +154,7 @@ class Storage:
             sync_bytes=min([log.sync_bytes for log in configured], default=LogSettings("").sync_bytes),
             post=lambda commit: self._mailbox.post(committer.on_commit, commit),
             request_spare=self._prepare_spare,
+            monotonic=clock.monotonic,
         )
         committer.journal = journal
         committer.end_position = journal.start_position
@@ -356,6 +358,26 @@ class Storage:
     def oldest_unsynced_age_seconds(self) -> float:
         """Return how long the oldest record that a power cut could take has been waiting; 0 if there is none."""
         return self._committer.oldest_unsynced_age_s
+
+    @property
+    def ack_seconds(self) -> dict[Durability, Histogram]:
+        """Return how long the oldest entry of each commit waited for its acknowledgement, by stage."""
+        return self._committer.ack_seconds
+
+    @property
+    def sync_seconds(self) -> Histogram:
+        """Return how long the syncs of the journal took, with what was read back after them."""
+        return self._journal.sync_seconds
+
+    @property
+    def commit_records(self) -> Histogram:
+        """Return how many records the frames of the journal had."""
+        return self._journal.commit_records
+
+    @property
+    def free_bytes(self) -> int:
+        """Return the bytes that are free for the broker on the disk of the data directory. Asks the disk."""
+        return self._filesystem.free_bytes(self._layout.directory)
 
     def put(self, puts: Sequence[tuple[bytes, bytes | None]], durability: Durability = Durability.BALANCED) -> None:
         """Set keys, or delete those whose value is None; all of them survive or none. `after` tells when they do.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -10,13 +11,16 @@ from highway import __version__
 from highway.broker.sys_topics import SYS_TOPICS, Counters, sys_messages
 from highway.clock import ManualClock
 
-# As `mosquitto_sub -v -t '$SYS/#'` shows them, without what only mosquitto can know (its heap, shared subscriptions).
+# As `mosquitto_sub -v -t '$SYS/#'` shows them, with the sockets that 2.1 counts.
 MOSQUITTO_NAMES = [
     "version",
     "uptime",
     *(f"clients/{what}" for what in ("total", "inactive", "disconnected", "active", "connected", "expired", "maximum")),
     *(f"messages/{what}" for what in ("stored", "received", "sent")),
     "subscriptions/count",
+    "shared_subscriptions/count",
+    "connections/socket/count",
+    *(f"heap/{what}" for what in ("current", "maximum")),
     "retained messages/count",
     *(f"store/messages/{what}" for what in ("count", "bytes")),
     *(f"publish/messages/{what}" for what in ("dropped", "received", "sent")),
@@ -41,11 +45,31 @@ def test_every_mosquitto_name_is_there_and_the_rest_is_below_highway() -> None:
 
 def test_every_field_has_a_topic_of_its_own_value() -> None:
     counters = Counters()
-    fields = [name for name in Counters.__slots__ if name != "loads"]
+    fields = [name for name in Counters.__slots__ if name not in ("loads", "connects")]
     for value, name in enumerate(fields, start=1000):
         setattr(counters, name, value)
-    shown = {value(counters) for value in SYS_TOPICS.values()}
-    assert shown == {*range(1000, 1000 + len(fields)), counters.clients_total}
+    shown = {value(counters) for name, value in SYS_TOPICS.items() if not name.startswith(b"heap/")}
+    sums = {counters.clients_total, counters.messages_sent, counters.publish_dropped}
+    assert shown == {*range(1000, 1000 + len(fields)), *sums} - {counters.control_sent}
+
+
+# How sapcc/mosquitto-exporter, and others like it, take what `$SYS/#` brings.
+NOT_READ = {"timestamp", "version", "clients/active", "clients/inactive"}
+
+
+def test_exporters_can_make_a_metric_of_every_name_and_value() -> None:
+    seen = set()
+    for topic_name, payload in sys_messages(Counters(), ManualClock(), 0.0):
+        short = topic_name.decode().removeprefix("$SYS/broker/")
+        if short in NOT_READ:
+            continue
+        # The client library panics over a name that isn't one, or one that comes twice.
+        name = topic_name.decode().removeprefix("$SYS/").replace("/", "_").replace(" ", "_")
+        assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name)
+        assert name not in seen
+        seen.add(name)
+        assert re.search(r"\d+(\.\d+)?", payload.decode())
+    assert {"broker_bytes_received", "broker_publish_messages_dropped", "broker_retained_messages_count"} <= seen
 
 
 def test_uptime_and_version_read_like_mosquitto() -> None:

@@ -159,6 +159,7 @@ class Client:
                 return
             self.link.established(self.keep_alive)
             self.link.write(data)  # 3.1.1 [MQTT-3.1.4-4], 5.0 [MQTT-3.1.4-5]
+            self.broker.counters.control_sent += 1
             self.connack_sent = True
             self.broker.lifecycle.online(session)
 
@@ -173,9 +174,10 @@ class Client:
         """
         session, broker = self.session, self.broker
         assert session is not None
-        count = len(run.payloads)
-        broker.counters.publish_received += count
-        broker.counters.messages_received += count - 1  # a run is many packets
+        count, counters = len(run.payloads), broker.counters
+        counters.publish_received += count
+        counters.messages_received += count - 1  # a run is many packets
+        counters.publish_bytes_received += run.packet_bytes
         if session.rights is not None and not self._may_publish(session.rights, run.topic_name):
             self._deny(run)
             return
@@ -212,6 +214,7 @@ class Client:
         if self.version == V5:
             acks = self._mqtt_5_acks(run, acks, mode)
         self._acks.append(acks)
+        counters.control_sent += count - 1  # the acknowledgements of a run are one piece
         # 3.1.1 has no way to refuse but to close: what nothing takes is acknowledged and dropped, and counted. 3.1.1
         # [MQTT-3.3.5-2]
         if mode is not None and mode > self._acks_mode:
@@ -315,6 +318,7 @@ class Client:
     def _send_acks(self) -> None:
         acks = self._acks
         data = acks[0] if len(acks) == 1 else b"".join(acks)
+        self.broker.counters.control_sent += len(acks)
         acks.clear()
         pubacks = 0 if self._window is None else self._window.gathered()
         if self._acks_mode is Durability.FAST:

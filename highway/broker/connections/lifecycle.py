@@ -95,6 +95,7 @@ class Lifecycle:
         session.link = client.link
         broker.clients[client.client_id] = client
         self._count()
+        broker.counters.connected("accepted")
         client.connected(connack, journaled=bool(puts))
 
     def _may_have_will(self, client: Client, packet: ConnectPacket, will: Will, rights: Rights | None) -> bool:
@@ -113,6 +114,7 @@ class Lifecycle:
     def _refuse(self, client: Client, packet: ConnectPacket, reason_code: int, why: str) -> None:
         # 3.1.1 [MQTT-3.2.2-5]; 5.0 [MQTT-3.1.4-2], [MQTT-3.2.2-7], [MQTT-4.12.0-4]: a refusal ends the connection.
         logger.warning("refused: %s", why, extra=_about(packet, client))
+        self._broker.counters.connected(ReasonCode(reason_code).name.lower())
         client.link.write(ConnackPacket(reason_code=reason_code).encode(packet.protocol_version))
         client.link.close()
 

@@ -178,6 +178,7 @@ class Cursor:
         next_offset = min(batch.end_offset, visible) if at_end else records[start + chunk.scanned][0]
         if not chunk.offsets:
             self._next_offset = next_offset
+            self.feed.replayed += chunk.count
             session.send(chunk.data, chunk.count)
             return len(chunk.data), whole
         if session.persistent and 2 in chunk.qos:
@@ -186,6 +187,7 @@ class Cursor:
         session.inflight.take(chunk.packet_ids, self, chunk.offsets, chunk.qos)
         self._next_offset = next_offset
         session.dirty = True
+        self.feed.replayed += chunk.count
         session.send(chunk.data, chunk.count)
         return len(chunk.data), whole
 
@@ -218,6 +220,7 @@ class Cursor:
             session.inflight.take(packet_ids, self, offsets[first : first + count], shared.qos)
             session.dirty = True
         self._next_offset = next_offset
+        self.feed.replayed += count
         session.send(data, count)
         return len(data), whole
 
@@ -247,6 +250,7 @@ class Cursor:
         def written() -> None:
             self.loading = False
             if session.link is link:
+                self.feed.replayed += chunk.count
                 session.send(chunk.data, chunk.count)  # on another one they are among what is sent again
             session.broker.pump_later(session)
 

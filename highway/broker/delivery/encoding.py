@@ -273,7 +273,7 @@ def encode_packet(
     if reader.addressed:
         topic_name = addressed_name(offset, topic_name)
         if len(topic_name) > MAX_TOPIC_BYTES:
-            session.broker.counters.publish_dropped += 1
+            session.broker.counters.dropped_too_large += 1
             return b""  # with its address in front it is longer than MQTT can say
     # 3.1.1 [MQTT-3.3.1-9]; 5.0 [MQTT-3.3.1-12], [MQTT-3.3.1-13]
     retain = plan.retain_as_published and bool(flags & FLAG_RETAIN)
@@ -293,7 +293,7 @@ def encode_packet(
         middle += property_block(raw)
     head = PublishHeads(PUBLISH | qos << 1 | retain, topic_name, len(middle))[len(payload)]
     if session.max_packet_bytes and len(head) + len(middle) + len(payload) > session.max_packet_bytes:
-        session.broker.counters.publish_dropped += 1
+        session.broker.counters.dropped_too_large += 1
         return b""
     return b"".join((head, middle, payload))
 

@@ -64,7 +64,19 @@ class LiveRun:
 class Feed:
     """The road from the end of one log to its live subscribers."""
 
-    __slots__ = ("_sampled", "_sampled_end", "cursors", "deliver", "log", "moved", "pending", "rate", "visible")
+    __slots__ = (
+        "_sampled",
+        "_sampled_end",
+        "cursors",
+        "deliver",
+        "log",
+        "moved",
+        "pending",
+        "rate",
+        "received",
+        "replayed",
+        "visible",
+    )
 
     def __init__(self, log: Log, deliver: Callable[[LiveRun], None]) -> None:
         self.log = log
@@ -77,6 +89,8 @@ class Feed:
         self.rate = 0.0  # messages a second that were appended between the last two samples
         self._sampled: float | None = None  # monotonic time
         self._sampled_end = log.log_end_offset
+        self.received = [0, 0, 0]  # messages that publishers sent, by QoS
+        self.replayed = 0  # messages that readers got from the log and not live
         log.on_visible = self.advance
 
     @property
@@ -99,10 +113,12 @@ class Feed:
     def expect(self, run: PublishRun, publisher: Session | None) -> None:
         """Note a run that is about to be appended: `advance` delivers it when it becomes visible."""
         self.pending.append(LiveRun(run, self.log.log_end_offset, publisher))
+        self.received[run.qos] += len(run.payloads)
 
     def forget(self) -> None:
         """Take back the last `expect`: its append was refused."""
-        self.pending.pop()
+        run = self.pending.pop()
+        self.received[run.qos] -= len(run.payloads)
 
     def advance(self) -> None:
         """Deliver every pending run below the high watermark; called when that moved."""

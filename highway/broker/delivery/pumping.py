@@ -157,7 +157,7 @@ def _send_repeated(session: Session, packet_id: int, qos: int, message: Message)
     # [MQTT-3.3.1-1] DUP says that it may have come before.
     packet = message._replace(properties=left).encode(session.version, qos, packet_id, dup=True)
     if session.max_packet_bytes and len(packet) > session.max_packet_bytes:
-        session.broker.counters.publish_dropped += 1
+        session.broker.counters.dropped_too_large += 1
         _give_up(session)
         return False
     session.send(packet, 1)

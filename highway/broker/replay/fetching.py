@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["answer_fetch"]
 
+OK = "OK"
+
 
 def answer_fetch(broker: Broker, run: PublishRun, rights: Rights | None) -> bool:
     """Answer the requests of a run; False for a PUBLISH to `$fetch/...` that isn't one, or that the client may not send."""
@@ -59,7 +61,7 @@ def _fetch(broker: Broker, asked: Properties, qos: int, special: FetchRequest, f
         elif isinstance(record, StorageError) or record[3] != special.topic_name:
             _reply(broker, asked, qos, OffsetNotFoundError.status, special.offset, feed, None)
         else:
-            _reply(broker, asked, qos, "OK", special.offset, feed, record)
+            _reply(broker, asked, qos, OK, special.offset, feed, record)
 
     if special.offset >= feed.visible:
         _reply(broker, asked, qos, OffsetNotFoundError.status, special.offset, feed, None)
@@ -74,6 +76,8 @@ def _reply(
     properties.correlation_data = asked.correlation_data
     properties.response_topic = None
     told = {"status": status, "offset": str(offset)}
+    if status != OK:
+        broker.counters.offset_not_found += 1
     if record is not None:
         told["timestamp"] = str(record[2])
     if feed is not None:

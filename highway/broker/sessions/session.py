@@ -351,7 +351,9 @@ class Session:
         """Write `count` PUBLISH packets to the connection, which must be there."""
         if data and self.link is not None:
             self.link.write(data)
-            self.broker.counters.publish_sent += count
+            counters = self.broker.counters
+            counters.publish_sent += count
+            counters.publish_bytes_sent += len(data)
 
     def send_message(self, message: Message, plan: Plan) -> bool:
         """Send a message that no log holds; False where it can't be sent now, or at all."""

@@ -407,6 +407,7 @@ class SubscribeOperation:
         suback = SubackPacket(self._packet.packet_id, codes)
         if self._reason and session.wants_reasons and session.version == V5:  # 5.0 [MQTT-3.1.2-29]
             suback.properties.reason_string = self._reason
+        client.broker.counters.control_sent += 1
         client.link.write(encode_within(suback, session.version, session.max_packet_bytes or MAX_PACKET_BYTES))
         for message, qos in replies:
             packet_id = session.inflight.take_message(message, qos) if qos else 0
@@ -471,6 +472,7 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
         # Whatever became of it, it is answered, in its order and under its packet id: [MQTT-3.10.4-4], [MQTT-3.10.4-5],
         # 3.1.1 [MQTT-2.3.1-7], 5.0 [MQTT-2.2.1-6], [MQTT-3.11.3-1], [MQTT-3.11.3-2].
         unsuback = UnsubackPacket(packet.packet_id, codes if error is None else [REFUSED] * len(codes))
+        client.broker.counters.control_sent += 1
         client.link.write(encode_within(unsuback, session.version, session.max_packet_bytes or MAX_PACKET_BYTES))
 
     if not session.persistent:

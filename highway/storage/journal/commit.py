@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from highway.errors import DiskFullError, StorageError
+from highway.metrics import Histogram
 from highway.storage.settings import Durability
 
 from .format import encode_put
@@ -57,6 +58,7 @@ class Committer:
         "_synced_waiters",
         "_unsynced",
         "_written_waiters",
+        "ack_seconds",
         "backlog_bytes",
         "commits",
         "end_frame",
@@ -101,6 +103,8 @@ class Committer:
         self.on_full: Callable[[DiskFullError], None] | None = None  # whoever meets a full disk calls it
         self.max_record_bytes = 0  # what an append may be without a closer look
         self.commits = 0  # that have come back
+        # From hand-over to the stage that somebody waited for: the oldest of each commit.
+        self.ack_seconds = {stage: Histogram() for stage in (Durability.BALANCED, Durability.SAFE)}
         self.on_failed: Callable[[StorageError], None] | None = None  # before anybody is told that the disk has failed
         self.stalled = False  # the journal couldn't write its last frame, for want of space
         self.owed: dict[bytes, bytes | None] = {}  # puts since the disk is full: what a key is to be in the end
@@ -205,12 +209,15 @@ class Committer:
     def on_commit(self, commit: Commit) -> None:
         """Take a Commit that the journal thread has posted."""
         self.commits += 1
+        now = self._clock.monotonic()
         if commit.frame_position >= 0:
             self._frame_entries.append(commit.written)
             self._frames.append((commit.frame_position, commit.frame_sequence))
             self.stalled = False
-            now = self._clock.monotonic()
-            self._unsynced.append((commit.written, now if self._handed_over_at is None else self._handed_over_at))
+            since = now if self._handed_over_at is None else self._handed_over_at
+            self._unsynced.append((commit.written, since))
+            if self._written_waiters and self._written_waiters[0][0] <= commit.written:
+                self.ack_seconds[Durability.BALANCED].observe(now - since)
             # What came since that frame was drained came later than this says: the age is rather too high than too low.
             self._handed_over_at = now if self.entry > commit.written else None
         self.backlog_bytes -= commit.record_bytes
@@ -219,8 +226,11 @@ class Committer:
         self.end_frame = commit.frame_sequence + 1
         self.written = written = commit.written
         self.synced = synced = commit.synced
-        while self._unsynced and self._unsynced[0][0] <= synced:
-            self._unsynced.popleft()
+        unsynced = self._unsynced
+        if unsynced and self._synced_waiters and self._synced_waiters[0][0] <= synced:
+            self.ack_seconds[Durability.SAFE].observe(now - unsynced[0][1])
+        while unsynced and unsynced[0][0] <= synced:
+            unsynced.popleft()
         if isinstance(commit.error, DiskFullError):
             self.stalled = True
             if self.on_full is not None:

@@ -7,6 +7,8 @@ the next batch gathers in the queue.
 
 Entries are numbered from 1 across the life of the data directory; "written 7" means that entries 1 to 7 are written.
 
+The two histograms are written by the journal thread and may be read by any.
+
 Owner of each attribute: `queue` is shared (append in the loop, popleft in the journal thread; both are atomic),
 `wanted_*`, `verify` and `lean` are set by the loop and read by the journal thread, all others belong to the journal thread.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
@@ -23,6 +26,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from crc32c import crc32c
 
 from highway.errors import DiskFailedError, DiskFullError, StorageError
+from highway.metrics import Histogram
+from highway.metrics.histogram import COMMIT_RECORDS
 from highway.storage.segment.records import RecordBatch
 
 from .files import JournalFile
@@ -99,10 +104,14 @@ class Journal:
         sync_bytes: int,
         post: Callable[[Commit], None],
         request_spare: Callable[[int], None],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.queue: deque[Item] = deque()
         self.wanted_written = self.wanted_synced = start.next_entry - 1
         self.verify = VERIFY_CACHE
+        self.sync_seconds = Histogram()
+        self.commit_records = Histogram(COMMIT_RECORDS)
+        self._monotonic = monotonic
         self._filesystem = filesystem
         self._files = files
         self._file_bytes = file_bytes
@@ -292,13 +301,14 @@ class Journal:
     def _write(self, items: list[Item]) -> tuple[int, int]:
         """Write one frame; return (its position, record bytes in it). After OSError nothing has changed."""
         parts: list[bytes] = []
-        record_bytes = 0
+        record_bytes = records = 0
         entries = 0
         for log_id, batch, extra in items:
             if batch is not None:
                 parts.append(encode_records_head(log_id, batch))
                 parts.append(batch.data)
                 record_bytes += len(batch.data)
+                records += batch.count
                 entries += 1
             if extra:
                 parts.extend(extra)
@@ -318,6 +328,8 @@ class Journal:
         self._offset += length
         self._written += entries
         self._unsynced_bytes += length
+        if records:
+            self.commit_records.observe(records)
         if self.verify != VERIFY_OFF:
             self._unverified.append(_WrittenFrame(self._offset - len(body), len(body), header))
         return position, record_bytes
@@ -334,12 +346,14 @@ class Journal:
     def _sync(self) -> None:
         """Make everything written durable; DiskFailedError ends the journal, because no later sync can be believed."""
         if self._unsynced_bytes:
+            began = self._monotonic()
             try:
                 self._filesystem.fdatasync(self._file.fd)
                 for frame in self._unverified:
                     self._read_back(frame)
             except OSError as error:
                 raise DiskFailedError(f"{self._file.path}: sync failed: {error}", _DISK_HINT) from error
+            self.sync_seconds.observe(self._monotonic() - began)
         self._unverified.clear()
         self._synced = self._written
         self._unsynced_bytes = 0

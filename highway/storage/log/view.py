@@ -48,6 +48,7 @@ class LogView:
         "_state_bytes",
         "_tail",
         "_time",
+        "corrupt_records",
         "gaps",
         "high_watermark",
         "log_end_offset",
@@ -63,6 +64,7 @@ class LogView:
         self.name = state.name
         self.log_id = state.log_id
         self.gaps: list[Gap] = list(state.gaps)
+        self.corrupt_records = 0  # offsets that reading found damaged since the open
         self.log_start_offset = state.log_start
         self.high_watermark = self.log_end_offset = state.next_offset
         self.on_damage: Callable[[StorageError], None] | None = None
@@ -74,6 +76,11 @@ class LogView:
         self._drained_end = state.durable_end  # offset after the last record in a segment
         self._loading: dict[int, list[BatchDone]] = {}
         self._state_bytes: bytes | None = None  # the log's part of a checkpoint, while nothing in it changes
+
+    @property
+    def stored_bytes(self) -> int:
+        """Return the bytes of its segments; what is in the journal only is not among them."""
+        return sum(segment.length for segment in self.writer.segments)
 
     def read(self, offset: int) -> RecordBatch | None:
         """Return the first batch that ends after `offset` if it is in memory; None: `load` it, or there is none."""
@@ -164,6 +171,7 @@ class LogView:
             gaps = add_gap(self.gaps, Gap(from_offset, to_offset, CORRUPTION, self._time.now_ms()))
             if gaps == self.gaps:
                 continue  # all of it is known, for whatever reasons
+            self.corrupt_records += _size(gaps) - _size(self.gaps)
             self.gaps = gaps
             self._state_bytes = None
             _logger.error("log %s: offsets %d to %d are lost: %s", self.name, from_offset, to_offset - 1, error)
@@ -267,3 +275,7 @@ class LogView:
 def _replaced(segments: Sequence[Segment]) -> bool:
     """Return whether a file may have been replaced while it was read: then what was found means nothing."""
     return any(segment.stale for segment in segments)
+
+
+def _size(gaps: Sequence[Gap]) -> int:
+    return sum(gap.to_offset - gap.from_offset for gap in gaps)
