@@ -11,11 +11,13 @@ from highway.storage.disk.descriptors import descriptor_share
 from highway.storage.disk.filesystem import FileSystem, OsFileSystem
 from highway.storage.engine import Storage
 from highway.storage.log.log import Log
+from highway.storage.log.retention import Deletion
 from highway.storage.recovery.report import RecoveryReport
 from highway.storage.segment.records import Record, RecordBatch, RecordHeads
 from highway.storage.settings import Durability, LogSettings, StorageSettings
 
 __all__ = [
+    "Deletion",
     "Durability",
     "FileSystem",
     "Gap",

@@ -28,13 +28,13 @@ from highway.storage.journal.journal import FULL_ERRNOS, VERIFY_CACHE, VERIFY_DI
 from highway.storage.log.cache import BatchCache
 from highway.storage.log.commit_time import CommitTime
 from highway.storage.log.log import Log
-from highway.storage.log.retention import Reaper
+from highway.storage.log.retention import Deletion, Reaper
 from highway.storage.log.writer import LogWriter
 from highway.storage.recovery.log_recovery import RecoveredLog
 from highway.storage.recovery.poison import WatchedFileSystem, copy_journal, drop_caches
 from highway.storage.recovery.recovery import Recovered, recover
 from highway.storage.segment.format import MAX_FRAME_BYTES
-from highway.storage.settings import Durability, LogSettings, StorageSettings
+from highway.storage.settings import Durability, LogSettings, StorageSettings, unconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,7 +127,7 @@ class Storage:
         self._committer.on_failed = filesystem.mark
         self._next_log_id = recovered.highest_log_id + 1
         self._take_logs(recovered, configured)
-        self._update_verify()
+        self._update_bounds()
 
     def _make_committer(
         self, recovered: Recovered, scheduler: Scheduler, clock: Clock, configured: Sequence[LogSettings]
@@ -253,7 +253,7 @@ class Storage:
         by_name = {settings.name: settings for settings in configured}
         for log in recovered.logs.values():
             # A log that is configured no longer keeps what it has: only an operator deletes.
-            settings = by_name.get(log.state.name) or LogSettings(log.state.name, retention_ms=None)
+            settings = by_name.get(log.state.name) or unconfigured(log.state.name)
             self._add(log, settings)
         for settings in configured:
             if settings.name not in self.logs:
@@ -314,10 +314,13 @@ class Storage:
 
         self._pool.submit(work)
 
-    def _update_verify(self) -> None:
-        """Read back as the strictest SAFE log wants it: a frame is shared by all logs."""
-        modes = [_VERIFY[log.settings.verify] for log in self.logs.values() if log.settings.durability == 2]
+    def _update_bounds(self) -> None:
+        """Serve the strictest log: a frame of the journal is shared by all of them."""
+        settings = [log.settings for log in self.logs.values()]
+        modes = [_VERIFY[item.verify] for item in settings if item.durability == Durability.SAFE]
         self._journal.verify = max(modes, default=VERIFY_CACHE)
+        self._journal.sync_bytes = min([item.sync_bytes for item in settings], default=LogSettings("").sync_bytes)
+        self._committer.flush_bytes = min([item.flush_bytes for item in settings], default=LogSettings("").flush_bytes)
 
     # What the broker uses.
 
@@ -415,8 +418,23 @@ class Storage:
             recovered = self._new_log(settings.name)
             log = self._add(recovered, settings)
             self._committer.hand_over([encode_log(log.log_id, log.uuid, log.name)])
-            self._update_verify()
+            self._update_bounds()
         return log
+
+    def change_log(self, settings: LogSettings) -> Log:
+        """Return the log of that name, kept by `settings` from now on; created if there is none.
+
+        Nothing is deleted by it: retention looks at its logs in its own time, or when `reap` says so.
+        """
+        log = self.add_log(settings)
+        if log.settings != settings:
+            log.change(settings)
+            self._update_bounds()
+        return log
+
+    def release_log(self, name: str) -> None:
+        """Keep a log that is configured no longer as the next open would: whole, until an operator deletes of it."""
+        self.change_log(unconfigured(name))
 
     def checkpoint(self, done: Callable[[bool], None] | None = None) -> None:
         """Write a checkpoint now; `done(True)` in the loop thread once it is durable, `done(False)` if it failed."""
@@ -425,6 +443,29 @@ class Storage:
     def reap(self) -> None:
         """Apply retention now."""
         self._reaper.run()
+
+    def plan_retention(
+        self, logs: Sequence[LogSettings], done: Callable[[dict[str, Deletion]], None], *, only_new: bool = False
+    ) -> None:
+        """Find out what retention would delete if logs were kept by `logs`, by name; nothing is changed by asking.
+
+        With `only_new`, what it deletes of them as they are kept now is left out. Logs of which it would delete nothing
+        are not in the answer, nor are those that don't exist.
+        """
+        self._reaper.preview(
+            [(self.logs[item.name], item) for item in logs if item.name in self.logs], done, only_new=only_new
+        )
+
+    def plan_trim(self, log: Log, offset: int, done: Callable[[Deletion | None], None]) -> None:
+        """Find out what `trim` would delete."""
+        self._reaper.preview_trim(log, offset, done)
+
+    def trim(self, log: Log, offset: int, done: Callable[[Deletion | None], None]) -> None:
+        """Delete the sealed segments of a log that lie wholly below `offset`; `done` once they are gone for good.
+
+        None where there are none, or where the disk didn't let them go.
+        """
+        self._reaper.trim(log, offset, done)
 
     @property
     def trimmed(self) -> dict[str, dict[str, int]]:

@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DEFAULT_RETENTION_MS", "KIB", "MIB", "Durability", "LogSettings", "StorageSettings"]
+__all__ = ["DEFAULT_RETENTION_MS", "KIB", "MIB", "Durability", "LogSettings", "StorageSettings", "unconfigured"]
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -45,6 +45,11 @@ class LogSettings:
     verify: Literal["cache", "direct", "off"] = "cache"  # how a SAFE sync is read back
     on_corruption: Literal["gap", "refuse"] = "gap"
     delay_ms: int = 0  # held back from subscribers this long; the broker enforces it
+
+
+def unconfigured(name: str) -> LogSettings:
+    """How a log is kept that has data and is configured no longer: for ever, as only an operator deletes."""
+    return LogSettings(name, retention_ms=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -484,7 +484,9 @@ def test_storage_with_threads_on_the_real_disk(tmp_path):
                 storage.after(SAFE, future.set_result)
                 acked.append(await future)
         assert set(acked) == {None}
-        assert storage._checkpointer.count > 1
+        async with asyncio.timeout(10):
+            while storage._checkpointer.count < 2:  # one every 20 ms, and 300 rounds may be quicker than two of them
+                await asyncio.sleep(0.01)
         storage.close()
         storage = open_storage()
         assert storage.report.clean
@@ -521,3 +523,63 @@ def test_the_real_lock_keeps_a_second_storage_out(tmp_path):
         ).close()
 
     asyncio.run(run())
+
+
+# Other settings, while it runs.
+
+
+@pytest.mark.parametrize("stop", ["kill", "power_cut"])
+def test_a_log_that_becomes_safe_loses_nothing_acknowledged_since_and_gives_no_offset_twice(stop):
+    rig = opened([LogSettings("a", FAST)])
+    rig.append("a", b"first")  # waits for the ceiling
+    rig.settle()
+    rig.append("a", b"shown at once")
+    assert rig.log("a").high_watermark == 2
+    rig.storage.change_log(LogSettings("a", SAFE))
+    done = []
+    rig.append("a", b"kept")
+    rig.storage.after(rig.log("a").acknowledge_at, done.append)
+    assert rig.log("a").high_watermark == 2, "not shown before it is safe"
+    rig.settle()
+    assert done == [None]
+    getattr(rig, stop)()
+    rig.open([LogSettings("a", SAFE)])
+    assert rig.contents("a") == {0: b"first", 1: b"shown at once", 2: b"kept"}
+    assert rig.append("a", b"new") >= 3
+
+
+def test_a_log_that_becomes_fast_reserves_offsets_before_it_shows_them():
+    rig = opened([LogSettings("a", SAFE)])
+    rig.append("a", b"safe")
+    rig.settle()
+    rig.storage.change_log(LogSettings("a", FAST))
+    rig.append("a", b"first")
+    assert rig.log("a").high_watermark == 1, "above the ceiling, which is on its way"
+    assert rig.log("a").acknowledge_at == SAFE
+    rig.settle()
+    assert rig.append("a", b"second") == 2
+    assert rig.log("a").high_watermark == 3
+    rig.power_cut()
+    rig.open([LogSettings("a", FAST)])
+    assert rig.append("a", b"new") >= 3, "what was shown and lost keeps its offset"
+
+
+def test_the_strictest_log_decides_for_the_journal_when_settings_change():
+    rig = opened([LogSettings("a", FAST, flush_bytes=1000, sync_bytes=5000)])
+    rig.storage.add_log(LogSettings("b", SAFE, flush_bytes=500, sync_bytes=9000, verify="direct"))
+    journal, committer = rig.storage._journal, rig.storage._committer
+    strict = (journal.verify, journal.sync_bytes, committer.flush_bytes)
+    assert strict[1:] == (5000, 500)
+    rig.storage.change_log(LogSettings("b", SAFE, flush_bytes=700, sync_bytes=3000, verify="off"))
+    assert (journal.sync_bytes, committer.flush_bytes) == (3000, 700)
+    assert journal.verify < strict[0]
+
+
+def test_a_log_that_is_configured_no_longer_is_kept_whole():
+    rig = opened([LogSettings("a", SAFE, retention_ms=1000, segment_bytes=300, flush_bytes=100)])
+    for _ in range(20):
+        rig.append("a", bytes(60))
+        rig.settle()
+    rig.storage.release_log("a")
+    rig.advance(3600, step=60)
+    assert len(rig.contents("a")) == 20

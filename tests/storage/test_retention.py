@@ -6,7 +6,7 @@ import pytest
 
 from highway.errors import OffsetNotFoundError
 from highway.storage import Durability, LogSettings
-from highway.storage.log.retention import AGE, SIZE, SegmentFacts, plan
+from highway.storage.log.retention import AGE, ORDER, SIZE, SegmentFacts, plan
 from tests.storage.rig import SMALL, Rig
 from tests.storage.simulated_filesystem import Crash
 
@@ -292,3 +292,98 @@ def test_a_damaged_index_does_not_stop_retention():
     reap(rig)
     assert rig.log("a").log_start_offset > segments[1].base_offset
     assert segments[0].path.name not in segment_files(rig)
+
+
+# Other settings, while it runs.
+
+
+def asked(question, *arguments, rig, **options):
+    answers = []
+    question(*arguments, answers.append, **options)
+    rig.settle()
+    (answer,) = answers
+    return answer
+
+
+def test_a_shorter_retention_is_told_in_full_before_it_deletes_anything():
+    rig = opened()
+    fill(rig, seconds=0.5)
+    log = rig.log("a")
+    shorter = replace(log.settings, retention_ms=8000)
+    found = asked(rig.storage.plan_retention, [shorter], rig=rig)["a"]
+    assert log.log_start_offset == 0
+    assert found.segments > 1
+    assert rig.storage.change_log(shorter) is log
+    reap(rig)
+    assert (found.from_offset, found.to_offset) == (0, log.log_start_offset)
+    assert rig.storage.trimmed["records"][AGE] == found.records == found.to_offset
+    assert rig.storage.trimmed["segments"][AGE] == found.segments
+    assert rig.storage.trimmed["bytes"][AGE] == found.bytes
+    assert asked(rig.storage.plan_retention, [shorter], rig=rig) == {}
+
+
+def test_a_log_of_which_all_is_too_old_is_told_of_with_its_active_segment():
+    rig = opened(LogSettings("a", SAFE, retention_ms=None, **SMALL_LOG))
+    fill(rig)
+    rig.advance(DAY_S, step=600)
+    end = rig.log("a").log_end_offset
+    shorter = replace(rig.log("a").settings, retention_ms=MINUTE_MS)
+    found = asked(rig.storage.plan_retention, [shorter], rig=rig)["a"]
+    assert (found.from_offset, found.to_offset) == (0, end)
+    rig.storage.change_log(shorter)
+    reap(rig)
+    reap(rig)
+    assert rig.log("a").log_start_offset == end
+    assert rig.append("a", b"next") == end
+
+
+@pytest.mark.parametrize("bound", [1, 300, 1000])
+def test_a_smaller_bound_spares_the_active_segment_in_the_plan_as_well(bound):
+    rig = opened(LogSettings("a", SAFE, retention_ms=None, **SMALL_LOG))
+    fill(rig)
+    smaller = replace(rig.log("a").settings, retention_bytes=bound)
+    found = asked(rig.storage.plan_retention, [smaller], rig=rig)["a"]
+    rig.storage.change_log(smaller)
+    reap(rig)
+    assert found.to_offset == rig.log("a").log_start_offset < rig.log("a").log_end_offset
+
+
+def test_only_what_the_change_deletes_can_be_asked_for():
+    rig = opened()
+    fill(rig, seconds=3)
+    log = rig.log("a")
+    now = asked(rig.storage.plan_retention, [log.settings], rig=rig)["a"]
+    same = asked(rig.storage.plan_retention, [log.settings], rig=rig, only_new=True)
+    shorter = replace(log.settings, retention_ms=30_000)
+    more = asked(rig.storage.plan_retention, [shorter], rig=rig, only_new=True)["a"]
+    assert same == {}
+    assert more.from_offset == now.to_offset
+    assert asked(rig.storage.plan_retention, [LogSettings("unknown")], rig=rig) == {}
+
+
+@pytest.mark.parametrize("stop", ["close", "kill", "power_cut"])
+def test_an_order_deletes_whole_segments_for_good(stop):
+    rig = opened()
+    fill(rig)
+    log = rig.log("a")
+    planned = asked(rig.storage.plan_trim, log, 20, rig=rig)
+    assert log.log_start_offset == 0
+    files = segment_files(rig)
+    trimmed = asked(rig.storage.trim, log, 20, rig=rig)
+    assert trimmed == planned
+    assert 0 < log.log_start_offset == trimmed.to_offset <= 20
+    assert len(segment_files(rig)) == len(files) - trimmed.segments
+    assert rig.storage.trimmed["records"][ORDER] == trimmed.records
+    getattr(rig, stop)()
+    rig.reopen()
+    assert rig.log("a").log_start_offset == trimmed.to_offset
+    assert asked(rig.storage.trim, rig.log("a"), 20, rig=rig) is None, "there is nothing left below"
+
+
+def test_an_order_for_everything_leaves_the_active_segment():
+    rig = opened()
+    fill(rig)
+    log = rig.log("a")
+    asked(rig.storage.trim, log, log.log_end_offset, rig=rig)
+    assert len(log.writer.segments) == 1
+    assert log.log_start_offset == log.writer.segments[0].base_offset < log.log_end_offset

@@ -115,7 +115,7 @@ class Journal:
         self._filesystem = filesystem
         self._files = files
         self._file_bytes = file_bytes
-        self._sync_bytes = sync_bytes
+        self.sync_bytes = sync_bytes
         self._post = post
         self._request_spare = request_spare
         self._wake: SimpleQueue[bool] = SimpleQueue()
@@ -259,7 +259,7 @@ class Journal:
         else:
             due = (
                 due and (self._written >= wanted_synced or not self.queue)
-            ) or self._unsynced_bytes >= self._sync_bytes
+            ) or self._unsynced_bytes >= self.sync_bytes
         if not due:
             if position >= 0:
                 self._commit(position, record_bytes)

@@ -475,6 +475,15 @@ class Log(LogView):
 
     # For Storage.
 
+    def change(self, settings: LogSettings) -> None:
+        """Keep the log by other settings from the next append on; what is under way ends as it began."""
+        before, self._durability = self._durability, settings.durability
+        self.settings = self.writer.settings = settings
+        if settings.durability == Durability.SAFE:
+            self._reserve_at = _NEVER
+        elif before == Durability.SAFE:
+            self._reserve_at = self._ceiling  # what is shown before it is synced needs a ceiling from now on
+
     @property
     def last_ms(self) -> int:
         """Return the commit time of the newest record, 0 if there has been none."""

@@ -14,25 +14,28 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import CorruptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from highway.storage.checkpoint.checkpointer import Checkpointer
     from highway.storage.disk.filesystem import FileSystem
     from highway.storage.disk.pool import Pool
     from highway.storage.segment.segment import Segment
+    from highway.storage.settings import LogSettings
 
     from .commit_time import CommitTime
     from .log import Log
 
-__all__ = ["AGE", "SIZE", "Reaper", "SegmentFacts", "Trimmed", "plan"]
+__all__ = ["AGE", "ORDER", "SIZE", "Deletion", "Reaper", "SegmentFacts", "Trimmed", "plan"]
 
 AGE = "age"
 SIZE = "size"
+ORDER = "order"  # an operator's
 
 _logger = logging.getLogger(__name__)
 
@@ -44,6 +47,17 @@ class SegmentFacts(NamedTuple):
     length: int
     records: int
     last_ms: int  # 0: empty, or not readable
+
+
+class Deletion(NamedTuple):
+    """What is, or would be, deleted of one log: whole segments, with all offsets of [from_offset, to_offset)."""
+
+    log: str
+    segments: int
+    records: int
+    bytes: int
+    from_offset: int
+    to_offset: int
 
 
 class _Doomed(NamedTuple):
@@ -59,9 +73,9 @@ class _Doomed(NamedTuple):
 class Trimmed:
     """What has been deleted so far, by reason."""
 
-    segments: dict[str, int] = field(default_factory=lambda: {AGE: 0, SIZE: 0})
-    records: dict[str, int] = field(default_factory=lambda: {AGE: 0, SIZE: 0})
-    bytes: dict[str, int] = field(default_factory=lambda: {AGE: 0, SIZE: 0})
+    segments: dict[str, int] = field(default_factory=lambda: {AGE: 0, SIZE: 0, ORDER: 0})
+    records: dict[str, int] = field(default_factory=lambda: {AGE: 0, SIZE: 0, ORDER: 0})
+    bytes: dict[str, int] = field(default_factory=lambda: {AGE: 0, SIZE: 0, ORDER: 0})
 
 
 def facts_of(segments: Sequence[Segment]) -> list[SegmentFacts]:
@@ -100,6 +114,31 @@ def plan(
             break
         total -= fact.length
     return reasons
+
+
+def count_doomed(
+    facts: Sequence[SegmentFacts], last_ms: int, now_ms: int, retention_ms: int | None, retention_bytes: int | None
+) -> int:
+    """Return how many of the oldest segments retention will delete of a log to which nothing is appended any more.
+
+    The active segment is among them when all of it is too old: it is sealed, and goes a round later.
+    """
+    reasons = plan([*facts, SegmentFacts(0, 0, 0, 0)], last_ms, now_ms, retention_ms, retention_bytes)
+    if len(reasons) == len(facts) and reasons and reasons[-1] != AGE:
+        reasons.pop()
+    return len(reasons)
+
+
+def _deletion(log: Log, facts: Sequence[SegmentFacts], first: int, until: int) -> Deletion | None:
+    """What the segments [first, until) of `facts` come to."""
+    gone = facts[first:until]
+    if not gone:
+        return None
+    end = facts[until].base_offset if until < len(facts) else log.log_end_offset
+    start = max(log.log_start_offset, gone[0].base_offset)
+    return Deletion(
+        log.name, len(gone), sum(fact.records for fact in gone), sum(fact.length for fact in gone), start, end
+    )
 
 
 class Reaper:
@@ -141,6 +180,70 @@ class Reaper:
             self._look_at(log, now_ms)
         self._looked()
 
+    def preview(
+        self,
+        changes: Sequence[tuple[Log, LogSettings]],
+        done: Callable[[dict[str, Deletion]], None],
+        *,
+        only_new: bool,
+    ) -> None:
+        """Tell what retention would delete if logs were kept by other settings; see `Storage.plan_retention`."""
+        found: dict[str, Deletion] = {}
+        left = 1 + len(changes)
+        now_ms = self._time.now_ms()
+        settled = self._time.settled
+
+        def count(log: Log, facts: list[SegmentFacts], settings: LogSettings) -> int:
+            retention_ms = settings.retention_ms if settled else None
+            return count_doomed(facts, log.last_ms, now_ms, retention_ms, settings.retention_bytes)
+
+        def looked(log: Log | None = None, settings: LogSettings | None = None, outcome: object = None) -> None:
+            nonlocal left
+            left -= 1
+            if log is not None and settings is not None and isinstance(outcome, list):
+                first = count(log, outcome, log.settings) if only_new else 0
+                deletion = _deletion(log, outcome, first, count(log, outcome, settings))
+                if deletion is not None:
+                    found[log.name] = deletion
+            if not left:
+                done(found)
+
+        for log, settings in changes:
+            segments = list(log.writer.segments)
+            self._pool.submit(partial(facts_of, segments), partial(looked, log, settings))
+        looked()
+
+    def preview_trim(self, log: Log, offset: int, done: Callable[[Deletion | None], None]) -> None:
+        """Tell what `trim` would delete."""
+        self._with_facts(log, offset, lambda facts, count: done(_deletion(log, facts, 0, count)))
+
+    def trim(self, log: Log, offset: int, done: Callable[[Deletion | None], None]) -> None:
+        """Delete the sealed segments that lie wholly below `offset`, as an operator wants it."""
+
+        def go(facts: list[SegmentFacts], count: int) -> None:
+            deletion = _deletion(log, facts, 0, count)
+            if deletion is None:
+                done(None)
+                return
+            # A round of retention may have taken some of them since.
+            segments = log.trim(deletion.to_offset)
+            orders = zip(segments, facts[count - len(segments) : count], strict=True)
+            gone = [_Doomed(log, segment, fact, ORDER) for segment, fact in orders]
+            self._delete_when_durable(gone, lambda deleted: done(deletion if deleted else None))
+
+        self._with_facts(log, offset, go)
+
+    def _with_facts(self, log: Log, offset: int, go: Callable[[list[SegmentFacts], int], None]) -> None:
+        """Call `go` with the facts of a log and the number of its segments that lie below `offset`."""
+        segments = list(log.writer.segments)
+
+        def looked(outcome: list[SegmentFacts] | Exception) -> None:
+            facts = [] if isinstance(outcome, Exception) else outcome
+            below = sum(fact.base_offset <= offset for fact in facts[1:])
+            go(facts, below)
+
+        self._pool.submit(partial(facts_of, segments), looked)
+
     def _look_at(self, log: Log, now_ms: int) -> None:
         segments = list(log.writer.segments)
         if not segments:
@@ -176,9 +279,13 @@ class Reaper:
                 self._doomed += map(_Doomed, [log] * len(segments), segments, facts, reasons)
         self._facts = {}
         if self._doomed:
-            self._checkpointer.request(self._delete)
+            gone, self._doomed = self._doomed, []
+            self._delete_when_durable(gone, self._round_over)
         else:
             self.running = False
+
+    def _round_over(self, _: bool) -> None:  # noqa: FBT001 - a deletion's answer
+        self.running = False
 
     def _plan_global(self) -> None:
         """Add to the plans what the bound over all logs demands: whatever is oldest, wherever it is."""
@@ -197,12 +304,19 @@ class Reaper:
                 reasons.append(SIZE)
                 total -= facts[index].length
 
-    def _delete(self, durable: bool) -> None:  # noqa: FBT001 - a checkpoint's answer
-        if not durable:
-            self.running = False  # the next round tries again; a crash before it shows them again
-            return
-        gone, self._doomed = self._doomed, []
+    def _delete_when_durable(self, gone: list[_Doomed], ended: Callable[[bool], None]) -> None:
+        """Delete segments that lie below their log's start, once that start is durable; then call `ended`."""
 
+        def checkpointed(durable: bool) -> None:  # noqa: FBT001 - a checkpoint's answer
+            if durable:
+                self._delete(gone, ended)
+            else:
+                self._doomed += gone  # the next round tries again; a crash before it shows them again
+                ended(False)
+
+        self._checkpointer.request(checkpointed)
+
+    def _delete(self, gone: list[_Doomed], ended: Callable[[bool], None]) -> None:
         def work() -> None:
             for doomed in gone:
                 try:
@@ -213,7 +327,7 @@ class Reaper:
                 self._filesystem.sync_dir(directory)
 
         def done(outcome: Exception | None) -> None:
-            self.running = False
+            ended(True)
             if isinstance(outcome, Exception):
                 _logger.warning("retention: a deletion isn't durable yet: %r", outcome)
             for log, segment, fact, reason in gone:
