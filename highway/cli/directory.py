@@ -22,6 +22,7 @@ __all__ = [
     "byte_bar",
     "check_directory",
     "check_logs",
+    "count_bar",
     "data_dir_option",
     "finding_fields",
     "print_findings",
@@ -66,6 +67,18 @@ def byte_bar(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], No
     from highway.cli.progress import ByteBar  # noqa: PLC0415  only where there is a terminal
 
     with ByteBar(what, total()) as bar:
+        yield bar.add
+
+
+@contextmanager
+def count_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """The same, of things that are counted."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from highway.cli.progress import CountBar  # noqa: PLC0415  only where there is a terminal
+
+    with CountBar(what, total) as bar:
         yield bar.add
 
 

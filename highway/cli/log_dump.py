@@ -6,31 +6,26 @@ import base64
 import json
 import os
 import sys
-from collections import deque
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from highway.broker.replay.grammar import FromKind, parse_from
 from highway.cli.client import check_topic_filter
 from highway.cli.directory import check_directory, check_logs, data_dir_option, silence_storage
 from highway.cli.exits import Exit
+from highway.cli.ranges import first_offset, offset_of, parse_place, topic_test
 from highway.clock import SystemClock
-from highway.errors import MqttError
-from highway.mqtt.topics import matches
 from highway.storage.checking.directory_view import look_at
-from highway.storage.checking.dumping import iterate_records, offset_at, offset_of_last
+from highway.storage.checking.dumping import iterate_records
+from highway.storage.exporting.columns import record_fields, rfc3339
 from highway.storage.segment.records import FLAG_QOS_MASK, FLAG_RETAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from highway.broker.replay.grammar import From
     from highway.storage.log.reader import Lost
-    from highway.storage.recovery.log_recovery import RecoveredLog
     from highway.storage.segment.records import Record
 
 __all__ = ["dump"]
@@ -57,8 +52,8 @@ def dump(
     """
     silence_storage()
     now_ms = SystemClock().now_ms()
-    first = _parse(start, now_ms, "--from")
-    last = None if until is None else _parse(until, now_ms, "--until")
+    first = parse_place(start, now_ms, "--from")
+    last = None if until is None else parse_place(until, now_ms, "--until")
     if topic is not None:
         check_topic_filter(topic)
     check_directory(data_dir)
@@ -66,45 +61,12 @@ def dump(
     losses: list[Lost] = []
     with look_at(data_dir) as view:
         log = view.logs[name]
-        end = None if last is None else _offset(log, last)
-        records: Iterable[Record]
-        if first.kind is FromKind.LAST and topic is not None:
-            everything = _matching(iterate_records(log, 0, end, losses.append), topic)
-            records = deque(everything, maxlen=first.value)
-        else:
-            records = _matching(iterate_records(log, _offset(log, first), end, losses.append), topic)
-        _print_all(islice(records, limit), as_json=as_json)
+        end = None if last is None else offset_of(log, last)
+        records = iterate_records(log, first_offset(log, first, topic, end), end, losses.append)
+        _print_all(islice(filter(topic_test(topic), records), limit), as_json=as_json)
     for lost in losses:
         click.echo(f"highway: offsets {lost.from_offset}..{lost.to_offset - 1} can't be read: {lost.error}", err=True)
     return Exit.DAMAGED if losses else Exit.SUCCESS
-
-
-def _parse(text: str, now_ms: int, option: str) -> From:
-    try:
-        return parse_from(text.encode(), now_ms)
-    except MqttError as error:
-        raise click.BadParameter(error.detail, param_hint=option) from error
-
-
-def _offset(log: RecoveredLog, start: From) -> int:
-    match start.kind:
-        case FromKind.EARLIEST:
-            return log.state.log_start
-        case FromKind.LATEST:
-            return log.end
-        case FromKind.OFFSET:
-            return start.value
-        case FromKind.LAST:
-            return offset_of_last(log, start.value)
-        case FromKind.TIME:
-            return offset_at(log, start.value)
-
-
-def _matching(records: Iterator[Record], topic_filter: str | None) -> Iterator[Record]:
-    if topic_filter is None:
-        return records
-    encoded = topic_filter.encode()
-    return (record for record in records if matches(encoded, record[3]))
 
 
 def _print_all(records: Iterable[Record], *, as_json: bool) -> None:
@@ -122,7 +84,7 @@ def _line(record: Record) -> bytes:
     retain = "r" if flags & FLAG_RETAIN else "-"
     return b"%d %s %d%s %s %s\n" % (
         offset,
-        _time(timestamp_ms).encode(),
+        rfc3339(timestamp_ms).encode(),
         flags & FLAG_QOS_MASK,
         retain.encode(),
         topic,
@@ -131,15 +93,8 @@ def _line(record: Record) -> bytes:
 
 
 def _fields(record: Record) -> dict[str, Any]:
-    offset, flags, timestamp_ms, topic, properties, payload = record
-    fields: dict[str, Any] = {
-        "offset": offset,
-        "time": _time(timestamp_ms),
-        "time_ms": timestamp_ms,
-        "topic": topic.decode(errors="replace"),
-        "qos": flags & FLAG_QOS_MASK,
-        "retain": bool(flags & FLAG_RETAIN),
-    }
+    fields = record_fields(record)
+    _, _, _, _, properties, payload = record
     try:
         fields["payload"] = payload.decode()
     except UnicodeDecodeError:
@@ -147,7 +102,3 @@ def _fields(record: Record) -> dict[str, Any]:
     if properties:
         fields["properties_base64"] = base64.b64encode(properties).decode()
     return fields
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -20,6 +20,7 @@ __all__ = ["highway", "main", "run"]
 _COMMANDS = {
     "backup": ("highway.cli.backup", "backup"),
     "config": ("highway.cli.config", "config"),
+    "export": ("highway.cli.export", "export"),
     "fetch": ("highway.cli.fetch", "fetch"),
     "log": ("highway.cli.log", "log"),
     "pub": ("highway.cli.pub", "pub"),

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     SpinnerColumn,
@@ -22,7 +23,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["ByteBar", "MessageCounter"]
+__all__ = ["ByteBar", "CountBar", "MessageCounter"]
 
 
 class _Speed(ProgressColumn):
@@ -58,18 +59,12 @@ class MessageCounter:
         self._progress.stop()
 
 
-class ByteBar:
-    """A bar of bytes on standard error, as a context manager; it is gone when it ends, and the result stands alone."""
+class _Bar:
+    """A bar on standard error, as a context manager; it is gone when it ends, and the result stands alone."""
 
-    def __init__(self, what: str, total: int) -> None:
+    def __init__(self, what: str, total: int, *columns: ProgressColumn) -> None:
         self._progress = Progress(
-            TextColumn(what),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
+            TextColumn(what), BarColumn(), *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
         )
         self._task = self._progress.add_task(what, total=total)
 
@@ -84,3 +79,17 @@ class ByteBar:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+class ByteBar(_Bar):
+    """A bar of bytes."""
+
+    def __init__(self, what: str, total: int) -> None:
+        super().__init__(what, total, DownloadColumn(), TransferSpeedColumn())
+
+
+class CountBar(_Bar):
+    """A bar of records, or of anything else that is counted."""
+
+    def __init__(self, what: str, total: int) -> None:
+        super().__init__(what, total, MofNCompleteColumn(), _Speed())
