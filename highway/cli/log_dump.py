@@ -14,7 +14,7 @@ import click
 from highway.cli.client import check_topic_filter
 from highway.cli.directory import check_directory, check_logs, data_dir_option, silence_storage
 from highway.cli.exits import Exit
-from highway.cli.ranges import first_offset, offset_of, parse_place, topic_test
+from highway.cli.ranges import first_offset, offset_of, parse_place, topic_names, topic_test
 from highway.clock import SystemClock
 from highway.storage.checking.directory_view import look_at
 from highway.storage.checking.dumping import iterate_records
@@ -62,7 +62,8 @@ def dump(
     with look_at(data_dir) as view:
         log = view.logs[name]
         end = None if last is None else offset_of(log, last)
-        records = iterate_records(log, first_offset(log, first, topic, end), end, losses.append)
+        begin = first_offset(log, first, topic, end)
+        records = iterate_records(log, begin, end, losses.append, topic_names(topic))
         _print_all(islice(filter(topic_test(topic), records), limit), as_json=as_json)
     for lost in losses:
         click.echo(f"highway: offsets {lost.from_offset}..{lost.to_offset - 1} can't be read: {lost.error}", err=True)

@@ -9,7 +9,7 @@ import click
 
 from highway.broker.replay.grammar import FromKind, parse_from
 from highway.errors import MqttError
-from highway.mqtt.topics import matches
+from highway.mqtt.topics import concrete_names, matches
 from highway.storage.checking.dumping import iterate_records, offset_at, offset_of_last
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from highway.storage.recovery.log_recovery import RecoveredLog
     from highway.storage.segment.records import Record
 
-__all__ = ["first_offset", "offset_of", "parse_place", "topic_test"]
+__all__ = ["first_offset", "offset_of", "parse_place", "topic_names", "topic_test"]
 
 
 def parse_place(text: str, now_ms: int, option: str) -> From:
@@ -49,6 +49,11 @@ def topic_test(topic_filter: str | None) -> Callable[[Record], bool]:
     return test
 
 
+def topic_names(topic_filter: str | None) -> frozenset[bytes]:
+    """The only topics that can fall under the filter, so that the others needn't be read; empty where it may be any."""
+    return frozenset() if topic_filter is None else concrete_names([topic_filter.encode()])
+
+
 def offset_of(log: RecoveredLog, place: From) -> int:
     """The offset where `place` is, whatever the topics."""
     match place.kind:
@@ -69,6 +74,7 @@ def first_offset(log: RecoveredLog, place: From, topic_filter: str | None, end: 
     if place.kind is not FromKind.LAST or topic_filter is None:
         return offset_of(log, place)
     wanted = topic_test(topic_filter)
-    offsets = (record[0] for record in iterate_records(log, 0, end, lambda _: None) if wanted(record))
+    records = iterate_records(log, 0, end, lambda _: None, topic_names(topic_filter))
+    offsets = (record[0] for record in records if wanted(record))
     last = deque(offsets, maxlen=place.value)
     return last[0] if last else log.end

@@ -50,6 +50,7 @@ from highway.mqtt.state import State
 from highway.mqtt.topics import (
     MAX_LEVELS,
     SharedFilter,
+    concrete_names,
     filters_intersect,
     has_wildcard,
     matches,
@@ -99,6 +100,7 @@ __all__ = [
     "UnsubscribePacket",
     "UnsupportedVersionError",
     "Will",
+    "concrete_names",
     "connect_return_code",
     "decode_packet",
     "decode_properties",

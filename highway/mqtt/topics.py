@@ -6,16 +6,20 @@ than a walk over its levels.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import MalformedPacketError, ProtocolError
 from highway.mqtt.reason_codes import ReasonCode
 from highway.mqtt.wire import text_fault
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 __all__ = [
     "MAX_LEVELS",
     "SHARE_PREFIX",
     "SharedFilter",
+    "concrete_names",
     "filters_intersect",
     "has_wildcard",
     "levels_cover",
@@ -57,6 +61,12 @@ def _check_text(text: bytes, what: str, reason_code: ReasonCode) -> None:
 def has_wildcard(text: bytes) -> bool:
     """Whether `text` has a "+" or "#" in it, wherever."""
     return b"+" in text or b"#" in text
+
+
+def concrete_names(topic_filters: Iterable[bytes]) -> frozenset[bytes]:
+    """The only topic names that the filters match; empty where one of them has a wildcard, so that there may be others."""
+    names = frozenset(topic_filters)
+    return frozenset() if any(map(has_wildcard, names)) else names
 
 
 def validate_topic_name(topic_name: bytes) -> None:

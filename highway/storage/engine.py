@@ -519,6 +519,8 @@ class Storage:
         if not self._failed:
             self._checkpointer.close(ended.append)
             self._drive(lambda: bool(ended))
+        if committer.fault is None:
+            self._park()
         self._checkpointer.closed = True
         self.closed = True
         if not self._failed:
@@ -542,6 +544,14 @@ class Storage:
         self._drive(lambda: committer.commits > commits)
         if committer.stalled:
             _logger.error("close: %d B that the full disk had no room for are lost", committer.backlog_bytes)
+
+    def _park(self) -> None:
+        """Keep the indexes of active segments; without them the next start reads the segments again."""
+        for log in self.logs.values():
+            try:
+                log.writer.park()
+            except (OSError, StorageError) as error:
+                _logger.warning("log %s: the index of its active segment isn't kept: %s", log.name, error)
 
     def _stop_threads(self) -> None:
         self._journal.stop()

@@ -141,14 +141,14 @@ class Rig:
         self.settle()
         return results
 
-    def load(self, name, offset):
+    def load(self, name, offset, topics=frozenset()):
         """Return the batch at `offset`, from wherever it is, or the error."""
         log = self.log(name)
         batch = log.read(offset)
         if batch is not None:
             return batch
         results = []
-        log.load(offset, results.append)
+        log.load(offset, results.append, topics)
         self.settle()
         return results[0]
 
@@ -166,24 +166,27 @@ class Rig:
 
     def before(self, name, offset):
         """Return the greatest record offset below `offset`, or None."""
+        batch = self.batch_before(name, offset)
+        return None if batch is None else min(offset, batch.end_offset) - 1
+
+    def batch_before(self, name, offset, topics=frozenset()):
+        """Return the batch with the greatest record offset below `offset`, or None."""
         log = self.log(name)
         batch = log.read_before(offset)
         if batch is None:
             results = []
-            log.load_before(offset, results.append)
+            log.load_before(offset, results.append, topics)
             self.settle()
             batch = results[0]
-        if isinstance(batch, OffsetNotFoundError):
-            return None
-        return min(offset, batch.end_offset) - 1
+        return None if isinstance(batch, OffsetNotFoundError) else batch
 
-    def records(self, name):
+    def records(self, name, topics=frozenset()):
         """Return the records that a reader gets from the log start to the high watermark, in order."""
         log = self.log(name)
         records = []
         offset = log.log_start_offset
         while offset < log.high_watermark:
-            batch = self.load(name, offset)
+            batch = self.load(name, offset, topics)
             if isinstance(batch, OffsetNotFoundError):
                 break
             assert isinstance(batch, RecordBatch), batch

@@ -439,10 +439,13 @@ def test_the_index_of_a_segment_that_is_open_again_is_no_damage():
         rig.settle()
     rig = Rig(states[1])  # the first segment is sealed and has an index, and there is no second one
     rig.open([LogSettings("a", SAFE, flush_bytes=50, compression="none")])
+    (index,) = [path for path in rig.filesystem._names if path.suffix == ".idx"]
+    stale = rig.filesystem.content(index)
     base = rig.append("a", bytes(80))
     rig.settle()
     rig.close()
-    (index,) = [path for path in rig.filesystem._names if path.suffix == ".idx"]
+    assert not rig.filesystem.exists(index), "it is removed before it is wrong"
+    rig.filesystem.pwrite(rig.filesystem.open(index, create=True), stale, 0)  # but a power cut may bring it back
     stored = IndexFile.decode(rig.filesystem.content(index), "").index
     assert stored.end_position < len(rig.filesystem.content(index.with_suffix(".log")))
     assert not verify(DIRECTORY, filesystem=rig.filesystem).findings

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from highway.errors import CorruptionError
 from highway.storage.segment.format import SEGMENT_HEADER_BYTES, FrameHeader, SegmentHeader
 from highway.storage.segment.index import INDEX_INTERVAL_BYTES, INDEX_INTERVAL_RECORDS, IndexFile, SparseIndex
+from highway.storage.segment.postings import TopicPostings, entries_with
 
 HEADER = SegmentHeader(bytes(16), 0, 0, 0, 1).encode()
 
@@ -93,6 +94,53 @@ def test_an_index_read_back_goes_on_where_it_was():
     restored.add(header(1, 15, 65, 2000, 2000), index.end_position)
     assert restored.locate(15) == len(restored) - 1
     assert restored.records == 16
+
+
+@given(frames)
+def test_topics_are_those_of_the_entry_that_a_frame_falls_into(drawn):
+    index, added = build(drawn)
+    with_topics = SparseIndex()
+    with_topics.topics = TopicPostings()
+    for number, (frame, position) in enumerate(added):
+        with_topics.add(frame, position, {b"odd" if number % 2 else b"even"})
+    for remainder, topic in enumerate((b"even", b"odd")):
+        holding = {index.locate_position(position) for _, position in added[remainder::2]}
+        assert set(entries_with(with_topics.topics, [topic], 0, len(index))) == holding
+    data = IndexFile(HEADER, with_topics).encode()
+    stored = IndexFile.load(lambda length, position: data[position : position + length], len(data), "p")
+    assert stored.index == with_topics
+    assert stored.segment_header == HEADER
+    for topic in (b"even", b"odd", b"none"):
+        assert stored.index.topics.look_up(topic)[1] == with_topics.topics.look_up(topic)[1] or topic == b"none"
+    assert IndexFile.decode(data, "p").index == with_topics, "one who reads all of the file needs no postings"
+
+
+def test_every_damaged_byte_of_an_index_file_is_noticed_by_who_reads_only_what_it_needs():
+    index = SparseIndex()
+    index.topics = TopicPostings()
+    for number in range(40):
+        index.add(header(5, number * 5, 5000, 1000, 1000), 64 + number * 5000, {b"t/%d" % (number % 7)})
+    good = IndexFile(HEADER, index).encode()
+    expected = [(n % 7, m) for n in range(7) for m in range(n, 40, 7)]
+    refused = without = 0
+    for at in range(len(good) - 4):  # the checksum of the whole file is for who reads all of it
+        bad = bytearray(good)
+        bad[at] ^= 0x11
+        data = bytes(bad)
+        try:
+            found = IndexFile.load(
+                lambda length, position, data=data: data[position : position + length], len(data), "p"
+            )
+            assert (found.index, found.segment_header) == (index, HEADER)
+            if found.index.topics is None:
+                without += 1
+                continue
+            got = [(n, m) for n in range(7) for m in entries_with(found.index.topics, [b"t/%d" % n], 0, 40)]
+        except CorruptionError:
+            refused += 1
+        else:
+            assert got == expected, at
+    assert refused + without > len(good) - 20, "what goes unnoticed is what nobody looks at"
 
 
 def test_every_damaged_byte_of_an_index_file_is_noticed():

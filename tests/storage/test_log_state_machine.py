@@ -195,6 +195,33 @@ class StorageMachine(RuleBasedStateMachine):
             start, end = log.log_start_offset, log.high_watermark
             assert found == {o: record for o, record in model.records.items() if start <= o < end}
 
+    @rule(name=names, topics=st.sets(st.sampled_from([b"t/0", b"t/1", b"t/2", b"t/none"]), min_size=1, max_size=2))
+    def read_topics(self, name, topics):
+        self.rig.settle()
+        log = self.log(name)
+        self.rig.storage._cache.discard_below(log.log_id, 1 << 62)
+        found = {record[0]: record[5] for record in self.rig.records(name, frozenset(topics)) if record[3] in topics}
+        start, end = log.log_start_offset, log.high_watermark
+        known = self.models[name].records.items()
+        assert found == {o: payload for o, (_, topic, payload) in known if start <= o < end and topic in topics}
+
+    @rule(name=names, topic=st.sampled_from([b"t/0", b"t/1"]))
+    def last_of_topic(self, name, topic):
+        self.rig.settle()
+        log = self.log(name)
+        offset, found = log.high_watermark, None
+        while offset > log.log_start_offset and found is None:
+            batch = self.rig.batch_before(name, offset, frozenset([topic]))
+            if batch is None:
+                break
+            of_topic = [record[0] for record in batch.records() if record[3] == topic and record[0] < offset]
+            found = max(of_topic, default=None)
+            offset = batch.base_offset
+        start, end = log.log_start_offset, log.high_watermark
+        known = [o for o, record in self.models[name].records.items() if start <= o < end and record[1] == topic]
+        assert found is None or found >= start or not known
+        assert max(known, default=None) == (found if found is None or found >= start else None)
+
     def teardown(self):
         if hasattr(self, "rig"):
             self.read_everything()

@@ -164,7 +164,7 @@ class Cursor:
         end = min(stop, start + SLICE_RECORDS)
         if reader.pace is not None:
             end = min(end, start + reader.pace.allowance())
-            if end == start:
+            if end == start < stop:
                 self._wait_for_pace(reader.pace)
                 return 0, False
         chunk = encoding.encode_records(reader, records[start:end], session.quota, budget)
@@ -258,11 +258,14 @@ class Cursor:
 
     def _load(self, offset: int) -> None:
         """Ask the disk for what comes at `offset`, and go on from there when it has answered."""
+        names = self.reader.names
 
         def loaded(result: RecordBatch | StorageError) -> None:
             self.loading = False
             session = self.reader.session
-            if isinstance(result, OffsetNotFoundError) and self._next_offset == offset:
+            if names != self.reader.names:
+                pass  # the subscriptions have changed, and what was passed over may concern the reader now
+            elif isinstance(result, OffsetNotFoundError) and self._next_offset == offset:
                 # Nothing is left of the log's end: a crash took it, and nothing has been appended since.
                 end = max(offset, self.feed.visible)
                 session.broker.gap(self, offset, end)
@@ -275,7 +278,7 @@ class Cursor:
             session.broker.pump_later(session)
 
         self.loading = True
-        self.feed.log.load(offset, loaded)
+        self.feed.log.load(offset, loaded, names)
 
     def _take_loaded(self) -> RecordBatch | None:
         """Return what was read for `next_offset`, once. The cache may have dropped it, and doesn't know holes."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from highway.broker.remembered import Remembered
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
-from highway.mqtt.topics import matches
+from highway.mqtt.topics import concrete_names, matches
 from highway.storage import Gap
 
 from .grammar import TOPIC_FILTER_INVALID, From, FromKind
@@ -140,6 +140,7 @@ class _LastSearch:
         self._found: list[tuple[int, int, int]] = []  # commit time, which feed, offset
         self._left = len(feeds)
         self._verdicts: Remembered[bool] = Remembered(10_000)
+        self._names = concrete_names(topic_filters)
 
     def run(self) -> None:
         if not self._feeds:
@@ -154,7 +155,7 @@ class _LastSearch:
             return
         batch = log.read_before(before)
         if batch is None:
-            log.load_before(before, lambda result: self._loaded(feed, before, found, result))
+            log.load_before(before, lambda result: self._loaded(feed, before, found, result), self._names)
             return
         self._scan(feed, before, found, batch)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from highway.broker.authorisation import right_to_read
 from highway.broker.delivery import message_expiry
 from highway.broker.delivery.cursor import Cursor
-from highway.broker.delivery.encoding import Plan
+from highway.broker.delivery.encoding import NOTHING, Plan
 from highway.broker.delivery.shared_slices import kind_of
 from highway.broker.delivery.snapshot import Snapshot
 from highway.broker.remembered import Remembered
@@ -26,7 +26,7 @@ from highway.broker.replay.grammar import source_of
 from highway.broker.replay.options import NO_OPTIONS
 from highway.broker.replay.pace import Pace
 from highway.broker.subscriptions.trie import FilterTrie
-from highway.mqtt.topics import matches
+from highway.mqtt.topics import concrete_names, matches
 
 from .inflight import Inflight
 
@@ -54,6 +54,9 @@ MAX_PLANS = 4096
 # Subscriptions of one reader that are looked at one by one for each new topic (half a microsecond each).
 MANY_SUBSCRIPTIONS = 16
 
+# Topic names by which a reader asks the log for what concerns it only. Each is a look-up in every segment that it reads,
+# and a reader of more topics finds one of them in most frames anyhow.
+MAX_NAMES = 16
 # Gaps that a session remembers for whoever asks; each was logged when it was met.
 MAX_MISSED = 20
 
@@ -91,6 +94,7 @@ class Reader:
     __slots__ = (
         "_index",
         "_kind",
+        "_names",
         "addressed",
         "cursors",
         "notice",
@@ -114,6 +118,7 @@ class Reader:
         self.cursors: dict[Feed, Cursor] = {}
         self.plans: Remembered[Plan] = Remembered(MAX_PLANS)
         self.since: set[Subscription] = set()  # subscriptions that began late
+        self._names: frozenset[bytes] | None = None  # None: not worked out
         self.options = NO_OPTIONS
         self.until: dict[str, int] = {}  # offset by log where the reader ends
         self.pace: Pace | None = None
@@ -136,6 +141,15 @@ class Reader:
             self._kind = kind_of(self)
         return self._kind  # type: ignore[return-value]  # mypy doesn't tell False from bool
 
+    @property
+    def names(self) -> frozenset[bytes]:
+        """The only topics that concern it, so that a log needn't read the others; empty where there may be others."""
+        if self._names is None:
+            subscriptions = self.subscriptions.values()
+            few = len(subscriptions) <= MAX_NAMES
+            self._names = concrete_names(s.topic_filter for s in subscriptions) if few else frozenset()
+        return self._names
+
     def add(self, subscription: Subscription) -> Subscription:
         """Add or replace a subscription. [MQTT-3.8.4-3] The same filter again replaces the one before."""
         before = self.subscriptions.get(subscription.name)
@@ -145,8 +159,7 @@ class Reader:
         self.subscriptions[subscription.name] = subscription
         if self._index is not None:
             self._index.add(subscription.topic_filter, subscription.name, subscription)
-        self.plans.clear()
-        self._kind = False
+        self.changed()
         if subscription.since:
             self.since.add(subscription)
         return subscription
@@ -157,8 +170,7 @@ class Reader:
         if subscription is not None:
             if self._index is not None:
                 self._index.remove(subscription.topic_filter, name)
-            self.plans.clear()
-            self._kind = False
+            self.changed()
             self.since.discard(subscription)
         return subscription
 
@@ -172,6 +184,7 @@ class Reader:
         """Forget what was worked out from the subscriptions before they changed."""
         self.plans.clear()
         self._kind = False
+        self._names = None
 
     def start_over(self) -> None:
         """The reader was moved to where an operator said: all of its subscriptions begin there."""
@@ -213,6 +226,8 @@ class Reader:
 
     def make_plan(self, topic_name: bytes) -> Plan:
         """Work out, and remember, how messages of a topic go to this reader: where a filter matches. [MQTT-3.3.2-3]"""
+        if self.names and topic_name not in self.names:
+            return NOTHING  # not remembered: a log of 20,000 topics has too many of them
         granted = self._matching(topic_name) if self.may_read(topic_name) else ()
         return self.plans.remember(topic_name, Plan(topic_name, granted))
 

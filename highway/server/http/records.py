@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from highway.errors import OffsetNotFoundError, StorageError
-from highway.mqtt import matches, validate_topic_filter
+from highway.mqtt import concrete_names, matches, validate_topic_filter
 
 from .problems import Problem
 from .room import Room
@@ -62,7 +62,7 @@ class Records(Room):
         response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
         await response.prepare(request)
         lines: list[str] = []
-        async for record in self._read(feed, start, end):
+        async for record in self._read(feed, start, end, concrete_names([topic_filter])):
             if not left:
                 break
             if matches(topic_filter, record[3]):
@@ -76,11 +76,11 @@ class Records(Room):
         await response.write_eof()
         return response
 
-    async def _read(self, feed: Feed, start: int, end: int) -> AsyncIterator[Record]:
-        """The records of [start, end), batch by batch."""
+    async def _read(self, feed: Feed, start: int, end: int, topics: frozenset[bytes]) -> AsyncIterator[Record]:
+        """The records of [start, end), batch by batch; with `topics` those of others may be left out."""
         offset = max(start, feed.log.log_start_offset)
         while offset < end:
-            batch = await self.batch(feed, offset)
+            batch = await self.batch(feed, offset, topics)
             if batch is None:
                 return
             for record in batch.records():

@@ -63,12 +63,12 @@ class Room:
         offset: int = answer[feed]
         return offset
 
-    async def batch(self, feed: Feed, offset: int) -> RecordBatch | None:
-        """The batch at or after an offset; None where nothing can be read any more."""
+    async def batch(self, feed: Feed, offset: int, topics: frozenset[bytes] = frozenset()) -> RecordBatch | None:
+        """The batch at or after an offset; None where nothing can be read any more. With `topics` others may be left out."""
         batch = feed.log.read(offset)
         if batch is not None:
             return batch
         done = self.loop.create_future()
-        feed.log.load(offset, done.set_result)
+        feed.log.load(offset, done.set_result, topics)
         result = await done
         return None if isinstance(result, StorageError) else result

@@ -22,21 +22,30 @@ _base_offset = attrgetter("base_offset")
 
 
 def iterate_records(
-    log: RecoveredLog, from_offset: int, until_offset: int | None, on_lost: Callable[[Lost], None]
+    log: RecoveredLog,
+    from_offset: int,
+    until_offset: int | None,
+    on_lost: Callable[[Lost], None],
+    topics: frozenset[bytes] = frozenset(),
 ) -> Iterator[Record]:
-    """Yield the records in [`from_offset`, `until_offset`); `on_lost` is told of each range that can't be read."""
+    """Yield the records in [`from_offset`, `until_offset`); `on_lost` is told of each range that can't be read.
+
+    With `topics` records of others may be left out, and so may losses that don't concern them.
+    """
     end = log.state.next_offset if until_offset is None else until_offset
-    for batch in _batches(log, max(from_offset, log.state.log_start), end, on_lost):
+    for batch in _batches(log, max(from_offset, log.state.log_start), end, on_lost, topics):
         for record in batch.records():
             if from_offset <= record[0] < end:
                 yield record
 
 
-def _batches(log: RecoveredLog, offset: int, end: int, on_lost: Callable[[Lost], None]) -> Iterator[RecordBatch]:
+def _batches(
+    log: RecoveredLog, offset: int, end: int, on_lost: Callable[[Lost], None], topics: frozenset[bytes]
+) -> Iterator[RecordBatch]:
     segments = log.segments
     while offset < min(end, log.segment_end):
         first = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
-        loaded = load_at(segments[first:], offset, log.segment_end)
+        loaded = load_at(segments[first:], offset, log.segment_end, topics)
         for lost in loaded.lost:
             gap = find_gap(log.state.gaps, max(lost.from_offset, offset))
             if gap is None or gap.to_offset < lost.to_offset:

@@ -121,7 +121,8 @@ class LogCheck:
         remedy = "it is built from the segment"
         if check.index_fault is not None:
             span = (check.index_fault.position, None)
-            self._add("index", path, span, check.index_fault.reason, remedy=remedy)
+            # Beside an active segment it is what a clean stop left, and a crash brought back: nobody uses it.
+            self._add("index", path, span, check.index_fault.reason, damaged=sealed, remedy=remedy)
         elif sealed and check.index_difference:
             self._add("index", path, (0, None), check.index_difference, remedy=remedy)
         elif sealed and not check.has_index and not check.fault:

@@ -158,7 +158,7 @@ class Log(LogView):
         durability: Durability | None = None,
         puts: Sequence[tuple[bytes, bytes | None]] = (),
     ) -> int:
-        """Append `count` encoded records that carry the last `delta_ms()`; return the offset of the first.
+        """Append `count` encoded records of one topic that carry the last `delta_ms()`; return the offset of the first.
 
         `puts` change Meta in the same journal frame: both or neither survive. `durability` can only raise the log's.
         StorageError, and nothing accepted, while the disk is full or has failed; RecordTooLargeError for what no frame
@@ -326,7 +326,6 @@ class Log(LogView):
         return usable, size
 
     def _drained(self, outcome: Written | Exception) -> None:
-        count, size = self._job_count, self._job_bytes
         self._job_count = self._job_bytes = 0
         if isinstance(outcome, Exception):
             self._segment_failed(outcome)
@@ -334,14 +333,17 @@ class Log(LogView):
                 self._end_flush()
             return
         self._failures = 0
+        count = outcome.batches
+        size = sum(len(frame.data) for frame in outcome.frames)
         self._drained_end = self._tail[count - 1].end_offset
         self._drained_entry = self._entries[count - 1]
         self._take_active(outcome.segment)
         del self._tail[:count], self._entries[:count]
         self.tail_bytes -= size
         self._committer.tail_bytes -= size
-        if outcome.batch.end_offset > self.log_start_offset:
-            self._cache.add(self.log_id, outcome.batch)
+        for frame in outcome.frames:
+            if frame.end_offset > self.log_start_offset:
+                self._cache.add(self.log_id, frame)
         if self._flush_done is not None:
             self._continue_flush()
         elif self.tail_bytes >= self.settings.flush_bytes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from highway.errors import CorruptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from highway.storage.segment.records import RecordBatch
     from highway.storage.segment.segment import Segment
@@ -36,8 +36,11 @@ class Loaded(NamedTuple):
     is_from_disk: bool = True
 
 
-def load_at(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded:
-    """Return the first batch that ends after `offset`; `end_offset` is the offset after the last segment."""
+def load_at(segments: Sequence[Segment], offset: int, end_offset: int, topics: Collection[bytes] = ()) -> Loaded:
+    """Return the first batch that ends after `offset`; `end_offset` is the offset after the last segment.
+
+    With `topics` batches that hold none of them may be left out.
+    """
     lost: list[Lost] = []
     for index, segment in enumerate(segments):
         following = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
@@ -46,9 +49,11 @@ def load_at(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded
             offset = segment.base_offset
         while offset < following:
             try:
-                batch = segment.read_at(offset)
+                batch = segment.read_at(offset, topics)
             except CorruptionError as error:
-                damage = _damage(segment, error, offset, following)
+                damage = _damage(segment, error, following)
+                if damage.to_offset <= offset:
+                    damage = Lost(min(damage.from_offset, offset), following, error)
                 lost.append(damage)
                 offset = damage.to_offset
             except FileNotFoundError as error:
@@ -61,18 +66,20 @@ def load_at(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded
     return Loaded(None, lost)
 
 
-def load_before(segments: Sequence[Segment], offset: int, end_offset: int) -> Loaded:
-    """Return the batch with the greatest record offset below `offset`."""
+def load_before(segments: Sequence[Segment], offset: int, end_offset: int, topics: Collection[bytes] = ()) -> Loaded:
+    """Return the batch with the greatest record offset below `offset`; with `topics` others may be left out."""
     lost: list[Lost] = []
     following = end_offset
     for segment in reversed(segments):
         while segment.base_offset < offset:
             try:
-                batch = segment.read_before(offset)
+                batch = segment.read_before(offset, topics)
             except CorruptionError as error:
-                damage = _damage(segment, error, offset - 1, following)
+                damage = _damage(segment, error, following)
+                if damage.from_offset >= offset:
+                    damage = Lost(offset - 1, following, error)
                 lost.append(damage)
-                offset = min(damage.from_offset, offset - 1)
+                offset = damage.from_offset
             except FileNotFoundError as error:
                 lost.append(_missing(segment, segment.base_offset, following, error))
                 break
@@ -97,19 +104,14 @@ def find_time(segments: Sequence[Segment], timestamp_ms: int) -> int | None:
     return None
 
 
-def _damage(segment: Segment, error: CorruptionError, offset: int, following: int) -> Lost:
-    """Return the lost range around `offset`, which the caller can step over."""
-    from_offset, to_offset = segment.base_offset, following
+def _damage(segment: Segment, error: CorruptionError, following: int) -> Lost:
+    """Return the range that is lost where `error` says."""
     try:
         damage = segment.damage_at(error.position)
     except (CorruptionError, FileNotFoundError):
-        pass  # no header, no frame: the whole segment is lost
-    else:
-        from_offset = damage.from_offset
-        to_offset = following if damage.to_offset is None else min(damage.to_offset, following)
-    if not from_offset <= offset < to_offset:
-        from_offset, to_offset = min(from_offset, offset), following
-    return Lost(from_offset, to_offset, error)
+        return Lost(segment.base_offset, following, error)  # no header, no frame: the whole segment is lost
+    to_offset = following if damage.to_offset is None else min(damage.to_offset, following)
+    return Lost(damage.from_offset, to_offset, error)
 
 
 def _between(segments: Sequence[Segment], index: int) -> Lost:

@@ -35,6 +35,9 @@ _logger = logging.getLogger(__name__)
 _base_offset = attrgetter("base_offset")
 
 BatchDone = Callable[[RecordBatch | StorageError], None]
+Topics = frozenset[bytes]
+
+_ANY_TOPIC: Topics = frozenset()
 
 
 class LogView:
@@ -74,7 +77,7 @@ class LogView:
         self._time = time
         self._tail: list[RecordBatch] = []  # what no segment has yet, and what a running job writes
         self._drained_end = state.durable_end  # offset after the last record in a segment
-        self._loading: dict[int, list[BatchDone]] = {}
+        self._loading: dict[tuple[int, Topics], list[BatchDone]] = {}
         self._state_bytes: bytes | None = None  # the log's part of a checkpoint, while nothing in it changes
 
     @property
@@ -97,34 +100,35 @@ class LogView:
                 return batch if batch.end_offset > offset else tail[index + 1]
         return self._cache.find(self.log_id, offset) if offset >= self.log_start_offset else None
 
-    def load(self, offset: int, done: BatchDone) -> None:
+    def load(self, offset: int, done: BatchDone, topics: Topics = _ANY_TOPIC) -> None:
         """Call `done` in the loop thread, later, with the first batch that ends after `offset`, from wherever it is.
 
-        What is damaged on the way becomes a gap, and the batch behind it is returned. OffsetNotFoundError: there is
-        nothing at or after `offset`.
+        With `topics` (names, no filters) batches are left out of which it is known that they hold none of them. What is
+        damaged on the way becomes a gap, and the batch behind it is returned. OffsetNotFoundError: there is nothing at
+        or after `offset`.
         """
         offset = self._skip(offset)
-        waiting = self._loading.get(offset)
+        waiting = self._loading.get((offset, topics))
         if waiting is not None:
             waiting.append(done)
             return
-        self._loading[offset] = [done]
+        self._loading[offset, topics] = [done]
         end = self._drained_end
         batch = self.read(offset)
         if batch is not None or offset >= end:
             in_memory = Loaded(batch, [], is_from_disk=False)
-            self._pool.submit(lambda: in_memory, lambda outcome: self._loaded(offset, end, outcome))
+            self._pool.submit(lambda: in_memory, lambda outcome: self._loaded(offset, topics, end, outcome))
             return
         segments = self._segments_from(offset)
 
         def loaded(outcome: Loaded | Exception) -> None:
             if _replaced(segments):
-                for callback in self._loading.pop(offset):
-                    self.load(offset, callback)
+                for callback in self._loading.pop((offset, topics)):
+                    self.load(offset, callback, topics)
             else:
-                self._loaded(offset, end, outcome)
+                self._loaded(offset, topics, end, outcome)
 
-        self._pool.submit(lambda: load_at(segments, offset, end), loaded)
+        self._pool.submit(lambda: load_at(segments, offset, end, topics), loaded)
 
     def _skip(self, offset: int) -> int:
         """Return where reading from `offset` may find something: behind the log start and known damage."""
@@ -136,13 +140,13 @@ class LogView:
         segments = self.writer.segments
         return segments[max(bisect_right(segments, offset, key=_base_offset) - 1, 0) :]
 
-    def _loaded(self, offset: int, end: int, outcome: Loaded | Exception) -> None:
-        callbacks = self._loading.pop(offset)
+    def _loaded(self, offset: int, topics: Topics, end: int, outcome: Loaded | Exception) -> None:
+        callbacks = self._loading.pop((offset, topics))
         result = self._result(offset, outcome)
         if isinstance(outcome, Loaded) and outcome.batch is None and self._drained_end > end:
             # Nothing readable was left of what was drained by then, and what came after may have been drained since.
             for done in callbacks:
-                self.load(max(offset, end), done)
+                self.load(max(offset, end), done, topics)
             return
         for done in callbacks:
             done(result)
@@ -184,10 +188,11 @@ class LogView:
             return tail[bisect_left(tail, offset, key=_base_offset) - 1]
         return self._cache.find(self.log_id, offset - 1) if offset > self.log_start_offset else None
 
-    def load_before(self, offset: int, done: BatchDone) -> None:
+    def load_before(self, offset: int, done: BatchDone, topics: Topics = _ANY_TOPIC) -> None:
         """Call `done` in the loop thread, later, with the batch that holds the greatest record offset below `offset`.
 
-        OffsetNotFoundError: there is no record below it.
+        With `topics` batches are left out of which it is known that they hold none of them. OffsetNotFoundError: there
+        is no record below it.
         """
         batch = self.read_before(offset)
         segments = [segment for segment in self.writer.segments if segment.base_offset < offset]
@@ -195,7 +200,7 @@ class LogView:
 
         def loaded(outcome: Loaded | Exception) -> None:
             if _replaced(segments):
-                self.load_before(offset, done)
+                self.load_before(offset, done, topics)
                 return
             if isinstance(outcome, Exception):
                 done(outcome if isinstance(outcome, StorageError) else StorageError(f"log {self.name}: {outcome!r}"))
@@ -210,7 +215,7 @@ class LogView:
             done(found)
 
         self._pool.submit(
-            lambda: Loaded(batch, []) if batch is not None else load_before(segments, offset, end), loaded
+            lambda: Loaded(batch, []) if batch is not None else load_before(segments, offset, end, topics), loaded
         )
 
     def offset_at(self, timestamp_ms: int, done: Callable[[int | StorageError], None]) -> None:

@@ -29,13 +29,19 @@ __all__ = ["LogWriter", "Synced", "Written", "roll_age_ms"]
 
 T = TypeVar("T")
 
+# What is written at once becomes several frames of about so many records where it is of more topics than this, so that
+# a reader of one topic has something to skip. Frames of this size compress as well as larger ones (measured on
+# telemetry: 19.4 B a record, with 8192 records a frame 20.3 B). With fewer topics most frames would hold each of them.
+_SPLIT_RECORDS = 512
+_SPLIT_TOPICS = 256
 _MAX_ROLL_AGE_MS = 24 * 60 * 60 * 1000
 
 
 class Written(NamedTuple):
     """What a write job did."""
 
-    batch: RecordBatch  # all records of the frame, joined
+    frames: list[RecordBatch]  # each with all records of a frame, joined
+    batches: int  # how many of the given batches these are: not all, if the disk was full in between
     segment: Segment  # a new one if it had to roll, now or in an earlier job that failed after that
 
 
@@ -87,12 +93,17 @@ class LogWriter:
         self._active = segments[-1] if segments else None
 
     def write(self, batches: Sequence[RecordBatch], now_ms: int, done: Callable[[Written | Exception], None]) -> None:
-        """Write `batches`, whose offsets follow one another and which share a base time, as one frame."""
+        """Write `batches`, whose offsets follow one another and which share a base time, as one frame or a few."""
         self._submit(lambda: self._write(batches, now_ms), done)
 
     def roll(self, base_offset: int, now_ms: int, done: Callable[[Segment | Exception], None]) -> None:
         """Seal the active segment and begin an empty one at `base_offset`."""
         self._submit(lambda: self._roll(base_offset, now_ms), done)
+
+    def park(self) -> None:
+        """Keep the index of the active segment for the next start: at a clean stop, in the loop thread."""
+        if self._active is not None and not self._active.sealed:
+            self._active.park()
 
     def sync(self, done: Callable[[Synced | Exception], None]) -> None:
         """Make everything written durable."""
@@ -119,26 +130,37 @@ class LogWriter:
     # Pool.
 
     def _write(self, batches: Sequence[RecordBatch], now_ms: int) -> Written:
-        first, last = batches[0], batches[-1]
-        data = first.data if len(batches) == 1 else b"".join([batch.data for batch in batches])
-        count = last.end_offset - first.base_offset
         before = self._active
         if before is None or before.sealed or self._is_full(before, now_ms):
-            self._roll(first.base_offset, now_ms)
+            self._roll(batches[0].base_offset, now_ms)
         active = self._active
         assert active is not None
+        frames: list[RecordBatch] = []
+        written = 0
+        for part, topics in _parts(batches):
+            frame = _joined(part)
+            try:
+                self._write_frame(active, frame, topics)
+            except OSError:
+                if not frames:
+                    raise
+                break  # what has been written counts; the rest meets the same error again
+            frames.append(frame)
+            written += len(part)
+        return Written(frames, written, active)
+
+    def _write_frame(self, active: Segment, frame: RecordBatch, topics: set[bytes]) -> None:
         active.append_frame(
-            data,
-            count=count,
-            base_offset=first.base_offset,
-            min_ms=first.base_ms,
-            max_ms=last.last_ms,
+            frame.data,
+            count=frame.count,
+            base_offset=frame.base_offset,
+            min_ms=frame.base_ms,
+            max_ms=frame.last_ms,
             epoch=self.epoch,
             codec=CODECS[self.settings.compression],
             level=self.settings.compression_level,
+            topics=topics,
         )
-        batch = first if len(batches) == 1 else RecordBatch(first.base_offset, count, first.base_ms, last.last_ms, data)
-        return Written(batch, active)
 
     def _is_full(self, active: Segment, now_ms: int) -> bool:
         if active.length >= self.settings.segment_bytes:
@@ -185,3 +207,35 @@ class LogWriter:
             return Synced(None, 0)
         active.sync()
         return Synced(active, active.durable_length)
+
+
+def _parts(batches: Sequence[RecordBatch]) -> list[tuple[Sequence[RecordBatch], set[bytes]]]:
+    """Return what goes into each frame, and its topics; all into one where splitting would not keep topics apart.
+
+    All records of a batch have the topic of its first one: that is what `Log.append` asks for.
+    """
+    parts: list[tuple[Sequence[RecordBatch], set[bytes]]] = []
+    start = count = 0
+    topics: set[bytes] = set()
+    for number, batch in enumerate(batches, 1):
+        data = batch.data
+        topics.add(data[14 : 14 + (data[10] << 8 | data[11])])  # as in records.py, without a call for each message
+        count += batch.count
+        if count >= _SPLIT_RECORDS:
+            parts.append((batches[start:number], topics))
+            start, count, topics = number, 0, set()
+    if start < len(batches):
+        parts.append((batches[start:], topics))
+    everything: set[bytes] = set().union(*(part[1] for part in parts))
+    if len(everything) <= _SPLIT_TOPICS or sum(len(part[1]) for part in parts) * 2 > len(parts) * len(everything):
+        return [(batches, everything)]
+    return parts
+
+
+def _joined(batches: Sequence[RecordBatch]) -> RecordBatch:
+    first, last = batches[0], batches[-1]
+    if len(batches) == 1:
+        return first
+    count = last.end_offset - first.base_offset
+    data = b"".join([batch.data for batch in batches])
+    return RecordBatch(first.base_offset, count, first.base_ms, last.last_ms, data)

@@ -3,6 +3,9 @@
 In memory it is three parallel arrays (base offset, position, max timestamp) and totals. A sealed segment keeps it in
 `<base20>.idx`; nothing is lost with that file, because walking the frame headers gives the same again. Commit time
 never decreases within a log, so one bisect finds an offset and one finds a time.
+
+The topic postings stand in the same file, behind a checksum of what is in front of them, so that whoever wants only
+the index doesn't read them. Without the file they come from reading all frames.
 """
 
 from __future__ import annotations
@@ -13,12 +16,17 @@ from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
 from highway.errors import CorruptionError
 
 from .format import SEGMENT_HEADER_BYTES, FrameHeader
+from .postings import ANYWHERE, Postings, StoredPostings, TopicPostings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
 
 __all__ = ["INDEX_INTERVAL_BYTES", "INDEX_INTERVAL_RECORDS", "INDEX_MAGIC", "INDEX_VERSION", "IndexFile", "SparseIndex"]
 
@@ -32,7 +40,11 @@ INDEX_VERSION = 1
 
 _SECTION_TOTALS = 1
 _SECTION_ENTRIES = 2
+_SECTION_POSTINGS = 3
+_SECTION_FRONT = 4  # checksum of everything in front of it
 _SECTION_VERSION = 1
+
+_FRONT_BYTES = 64 * 1024  # read at once; the front of a segment with 2,600 entries fits
 
 _FILE = struct.Struct(
     ">"
@@ -75,6 +87,7 @@ class SparseIndex:
         "min_ms",
         "raw_bytes",
         "records",
+        "topics",
     )
 
     def __init__(self, end_position: int = SEGMENT_HEADER_BYTES, end_offset: int = 0) -> None:
@@ -89,16 +102,23 @@ class SparseIndex:
         self.raw_bytes = 0  # of all records before the codec
         self.min_ms = 0  # 0 while there are no frames
         self.last_ms = 0  # the largest commit time so far
+        self.topics: Postings | None = None  # None: not known, any frame may hold any topic
 
-    def add(self, header: FrameHeader, position: int) -> None:
-        """Count the frame at `position`, which is behind all those added before."""
+    def add(self, header: FrameHeader, position: int, topics: Collection[bytes] | None = None) -> None:
+        """Count the frame at `position`, which is behind all those added before, and note its topics if they are known."""
         end_position = position + header.frame_length
         last_ms = max(self.last_ms, header.max_ms) if self.frames else header.max_ms
-        if (
-            self._positions
+        shares_entry = (
+            bool(self._positions)
             and end_position - self._positions[-1] <= INDEX_INTERVAL_BYTES
             and self._entry_records + header.record_count <= INDEX_INTERVAL_RECORDS
-        ):
+        )
+        if topics is not None and isinstance(self.topics, TopicPostings):
+            # Before a reader can see the frame, or it would take it for one without its topic.
+            self.topics.add(len(self._offsets) - shares_entry, topics)
+        elif self.topics is not ANYWHERE:
+            self.topics = None
+        if shares_entry:
             self._max_ms[-1] = last_ms
             self._entry_records += header.record_count
         else:
@@ -195,18 +215,40 @@ class IndexFile:
     index: SparseIndex
 
     def encode(self) -> bytes:
-        """Return the file's bytes, checksum included."""
-        arrays = b"".join(map(_big_endian, self.index.arrays()))
-        sections = ((_SECTION_TOTALS, _TOTALS.pack(*self.index.totals())), (_SECTION_ENTRIES, arrays))
-        parts = [_FILE.pack(INDEX_MAGIC, INDEX_VERSION, len(sections)), self.segment_header]
+        """Return the file's bytes, checksums included."""
+        index = self.index
+        arrays = b"".join(map(_big_endian, index.arrays()))
+        sections = [(_SECTION_TOTALS, _TOTALS.pack(*index.totals())), (_SECTION_ENTRIES, arrays)]
+        postings = isinstance(index.topics, TopicPostings)
+        parts = [_FILE.pack(INDEX_MAGIC, INDEX_VERSION, len(sections) + 2 * postings), self.segment_header]
         for kind, body in sections:
             parts += (_SECTION.pack(kind, _SECTION_VERSION, len(body)), body)
+        if isinstance(index.topics, TopicPostings):
+            front = _CRC.pack(crc32c(b"".join(parts)))
+            body = index.topics.encode(len(index))
+            parts += (_SECTION.pack(_SECTION_FRONT, _SECTION_VERSION, len(front)), front)
+            parts += (_SECTION.pack(_SECTION_POSTINGS, _SECTION_VERSION, len(body)), body)
         data = b"".join(parts)
         return data + _CRC.pack(crc32c(data))
 
     @classmethod
+    def load(cls, read: Callable[[int, int], bytes], size: int, path: str) -> IndexFile:
+        """Return what `encode` wrote, without reading more than it must; postings are read when they are asked for.
+
+        `read(length, position)` reads the file, now and later. CorruptionError as for `decode`.
+        """
+        front = _Front(read, size, path)
+        found = front.sections()
+        if found is None:
+            return cls.decode(read(size, 0), path)
+        sections, position = found
+        index = _index(sections.get((_SECTION_TOTALS, 1)), sections.get((_SECTION_ENTRIES, 1)), path)
+        index.topics = _postings(read, position, path, len(index))
+        return cls(front.data[_FILE.size : _SECTIONS_AT], index)
+
+    @classmethod
     def decode(cls, data: bytes, path: str) -> IndexFile:
-        """Return what `encode` wrote; CorruptionError for anything that isn't to be believed: then rebuild it."""
+        """Return what `encode` wrote, without postings; CorruptionError for anything that isn't to be believed."""
         if len(data) < _SECTIONS_AT + _CRC.size:
             raise CorruptionError(path, 0, f"index of {len(data)} B, too short")
         magic, version, count = _FILE.unpack_from(data)
@@ -220,6 +262,59 @@ class IndexFile:
         sections = _sections(data, count, body_end, path)
         index = _index(sections.get((_SECTION_TOTALS, 1)), sections.get((_SECTION_ENTRIES, 1)), path)
         return cls(data[_FILE.size : _SECTIONS_AT], index)
+
+
+class _Front:
+    """What stands in front of the postings, read piece by piece."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int, path: str) -> None:
+        self._read = read
+        self._size = size
+        self._path = path
+        self.data = read(min(size, _FRONT_BYTES), 0)
+
+    def sections(self) -> tuple[dict[tuple[int, int], bytes], int] | None:
+        """Return the sections and the position behind their checksum, or None if the file has none for them alone."""
+        self._need(_SECTIONS_AT)
+        magic, version, count = _FILE.unpack_from(self.data)
+        if magic != INDEX_MAGIC or version != INDEX_VERSION:
+            raise CorruptionError(
+                self._path, 0, f"index magic {magic.hex()}, version {version}; expected {INDEX_VERSION}"
+            )
+        found: dict[tuple[int, int], bytes] = {}
+        position = _SECTIONS_AT
+        for _ in range(count):
+            self._need(position + _SECTION.size)
+            kind, version, length = _SECTION.unpack_from(self.data, position)
+            body = position + _SECTION.size
+            self._need(body + length)
+            if kind == _SECTION_FRONT:
+                if length != _CRC.size or _CRC.unpack_from(self.data, body)[0] != crc32c(self.data[:position]):
+                    raise CorruptionError(self._path, position, "the checksum of the index's front is wrong")
+                return found, body + length
+            found[kind, version] = self.data[body : body + length]
+            position = body + length
+        return None
+
+    def _need(self, length: int) -> None:
+        if length > self._size:
+            raise CorruptionError(self._path, len(self.data), f"index section up to {length}, file of {self._size} B")
+        if length > len(self.data):
+            self.data += self._read(length - len(self.data), len(self.data))
+        if length > len(self.data):
+            raise CorruptionError(self._path, len(self.data), "the index file got shorter")
+
+
+def _postings(read: Callable[[int, int], bytes], position: int, path: str, entries: int) -> StoredPostings | None:
+    """Return the postings whose section starts at `position`; None if they can't be used: then they are rebuilt."""
+    head = read(_SECTION.size, position)
+    if len(head) < _SECTION.size or _SECTION.unpack(head)[:2] != (_SECTION_POSTINGS, 1):
+        return None
+    try:
+        postings = StoredPostings(read, position + _SECTION.size, path)
+    except CorruptionError:
+        return None
+    return postings if postings.entries == entries else None
 
 
 def _sections(data: bytes, count: int, end: int, path: str) -> dict[tuple[int, int], bytes]:

@@ -38,6 +38,7 @@ __all__ = [
     "decode_records",
     "encode_records",
     "record_lengths",
+    "topics_of",
 ]
 
 FLAG_QOS_MASK = 0b0000_0011
@@ -164,6 +165,29 @@ def decode_records(data: bytes, count: int, base_offset: int, base_ms: int, wher
                 return _check_count(records, count, end, where)
         raise CorruptionError(where, position, f"record {offset}: {end - position} B left, too few for one") from None
     return _check_count(records, count, end, where)
+
+
+def topics_of(data: bytes, count: int, where: str = "records") -> set[bytes]:
+    """Return the topics of the `count` records that `data` must hold; CorruptionError where it doesn't."""
+    topics: set[bytes] = set()
+    add = topics.add
+    unpack_head = _HEAD.unpack_from
+    position = found = 0
+    end = len(data)
+    try:
+        while position < end:
+            length, version, _, _, topic_length, _ = unpack_head(data, position)
+            if version != _VERSION:
+                break
+            at = position + RECORD_HEAD_BYTES
+            add(data[at : at + topic_length])
+            position += 4 + length
+            found += 1
+    except struct.error:
+        found = -1
+    if found == count and position == end:
+        return topics
+    return {record[3] for record in decode_records(data, count, 0, 0, where)}  # of version 2, or it says what is wrong
 
 
 def _check_count(records: list[Record], count: int, end: int, where: str) -> list[Record]:

@@ -19,40 +19,35 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from typing import TYPE_CHECKING
 
 from highway.errors import CorruptionError, StorageError
-from highway.storage.checkpoint.meta import replace_file
-from highway.storage.disk.filesystem import read_or_report
 
 from .format import (
     CODEC_ZSTD,
     FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
-    FrameHeader,
     SegmentHeader,
     encode_frame,
     parse_frame_header,
-    unpack_payload,
 )
-from .header_rescue import rescue_header
-from .index import IndexFile, SparseIndex
-from .records import RecordBatch
-from .scan import DamagedRange, FrameWalk, ScanResult, Window, region_frames
+from .index import SparseIndex
+from .indexed import INDEX_SUFFIX, SEGMENT_SUFFIX, IndexedSegment
+from .postings import StoredPostings, TopicPostings
+from .scan import DamagedRange, ScanResult, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from highway.storage.disk.descriptors import Descriptors
 
+    from .records import RecordBatch
+
 __all__ = ["INDEX_SUFFIX", "SEGMENT_SUFFIX", "Segment", "segment_path"]
 
-SEGMENT_SUFFIX = ".log"
-INDEX_SUFFIX = ".idx"
-
 _ANY_OFFSET = 1 << 63
+_PARKED_ENTRIES = 32  # below, an active segment's frames are read faster than an index file is written and read
 
 _logger = logging.getLogger(__name__)
 
@@ -62,44 +57,18 @@ def segment_path(directory: Path, base_offset: int) -> Path:
     return directory / f"{base_offset:020d}{SEGMENT_SUFFIX}"
 
 
-class Segment:
+class Segment(IndexedSegment):
     """See the module's text. Positions are bytes in the file, offsets number records."""
 
-    __slots__ = (
-        "_files",
-        "_header",
-        "_held",
-        "_index",
-        "_lock",
-        "base_offset",
-        "damaged",
-        "durable_length",
-        "durable_offset",
-        "length",
-        "next_offset",
-        "path",
-        "sealed",
-        "stale",
-        "suspect",
-    )
+    __slots__ = ("_held", "durable_offset", "stale", "suspect")
 
     def __init__(self, path: Path, files: Descriptors) -> None:
         """Use `create`, `open_active` or `open_sealed`."""
-        self.path = path
-        self.base_offset = int(path.name[: -len(SEGMENT_SUFFIX)])
-        self.sealed = False
+        super().__init__(path, files)
         self.suspect = False  # a sync failed: what is above the durable length may not be what reads show
         self.stale = False  # the file has been replaced, and this object knows the old one
-        self.length = SEGMENT_HEADER_BYTES  # where the next frame goes
-        self.next_offset = self.base_offset  # the lowest that the next frame may start with
-        self.durable_length = 0  # below it a sync has succeeded
         self.durable_offset = self.base_offset  # the lowest that may stand behind that
-        self.damaged: list[DamagedRange] = []  # what rebuilding the index found
-        self._files = files
-        self._header: SegmentHeader | None = None
-        self._index: SparseIndex | None = None
         self._held = False  # unsynced: the descriptor must not be closed
-        self._lock = threading.Lock()  # guards _header, _index, _held and the moves of length and next_offset
 
     @classmethod
     def create(
@@ -135,6 +104,7 @@ class Segment:
         files.adopt(segment.path, fd)
         segment._header = header
         segment._index = SparseIndex(SEGMENT_HEADER_BYTES, base_offset)
+        segment._index.topics = TopicPostings()
         segment.durable_length = SEGMENT_HEADER_BYTES
         return segment
 
@@ -161,6 +131,7 @@ class Segment:
         segment.next_offset = result.next_offset
         segment.durable_length = start
         segment.durable_offset = header.base_offset if next_offset is None else next_offset
+        segment._parked = files.filesystem.exists(path.with_suffix(INDEX_SUFFIX))
         return segment, result
 
     @classmethod
@@ -201,9 +172,12 @@ class Segment:
         epoch: int,
         codec: int = CODEC_ZSTD,
         level: int = 1,
+        topics: Collection[bytes] | None = None,
     ) -> int:
         """Write a frame of encoded records and return its position. OSError: nothing was appended, the same may be tried
         again.
+
+        `topics` are those of the records; None if they aren't known.
         """
         self._refuse_suspect()
         if self.sealed or base_offset < self.next_offset:
@@ -224,12 +198,14 @@ class Segment:
             level=level,
         )
         position = self.length
+        if self._parked:
+            self._unpark()
         self._hold()
         with self._files.use(self.path) as fd:
             self._files.filesystem.pwritev(fd, (head, payload), position)
         with self._lock:
             if self._index is not None:
-                self._index.add(parse_frame_header(head, salt), position)
+                self._index.add(parse_frame_header(head, salt), position, topics)
             self.length = position + len(head) + len(payload)
             self.next_offset = base_offset + count
         return position
@@ -291,51 +267,28 @@ class Segment:
         except OSError as error:
             _logger.warning("%s: no index beside it: %s", self.path, error)
         self.sealed = True
+        self._parked = False
+        with self._lock:
+            self._index = None  # what a reader needs of it comes back from the file; postings by the topic
 
-    def write_index(self) -> None:
-        """Replace the .idx file by what `index` says."""
-        data = IndexFile(self.header.encode(), self.index).encode()
-        replace_file(self._files.filesystem, self.path.with_suffix(INDEX_SUFFIX), data)
+    def park(self) -> None:
+        """Keep the index of an active segment in a file, for a start after a clean stop; nothing depends on it."""
+        if self._index is not None and len(self._index) >= _PARKED_ENTRIES and not self._parked:
+            self.write_index()
+
+    def _unpark(self) -> None:
+        """Take the index from the file that a clean stop left, and remove that before it is wrong."""
+        index = self.index
+        if isinstance(index.topics, StoredPostings):
+            try:
+                index.topics = TopicPostings.of(index.topics)
+            except (OSError, CorruptionError):
+                index.topics = None  # they are made again when somebody asks
+        self._parked = False
+        with contextlib.suppress(FileNotFoundError):
+            self._files.filesystem.unlink(self.path.with_suffix(INDEX_SUFFIX))
 
     # Reading.
-
-    @property
-    def header(self) -> SegmentHeader:
-        """The segment's header; if its own is damaged, from the index file's copy or from what the first frame proves."""
-        if self._header is None:
-            data = self._pread(SEGMENT_HEADER_BYTES, 0)
-            try:
-                header = SegmentHeader.decode(data, str(self.path))
-            except CorruptionError as error:
-                header = self._other_header(error)
-            if header.base_offset != self.base_offset:
-                raise CorruptionError(
-                    str(self.path),
-                    0,
-                    f"segment header of base offset {header.base_offset}, by its name {self.base_offset}",
-                )
-            self._header = header
-        return self._header
-
-    def _other_header(self, error: CorruptionError) -> SegmentHeader:
-        copy = self._read_index_file()
-        try:
-            if copy is not None:
-                header = SegmentHeader.decode(copy.segment_header, str(self.path))
-            else:
-                header = rescue_header(self._pread, self.base_offset, str(self.path))
-        except CorruptionError:
-            raise error from None
-        _logger.error("%s; its frames are read with %s", error, "the index's copy" if copy else "what the first proves")
-        return header
-
-    @property
-    def index(self) -> SparseIndex:
-        """The index; the first use reads the .idx file or, without a good one, walks the frame headers."""
-        with self._lock:
-            if self._index is None:
-                self._index = self._load_index()
-            return self._index
 
     def read_frame(self, position: int) -> RecordBatch:
         """Return the frame at `position`; CorruptionError unless there is a valid one."""
@@ -344,34 +297,37 @@ class Segment:
         payload = self._pread(header.compressed_length, position + header.length)
         return self._batch(header, head[: header.length], payload, position)
 
-    def read_at(self, offset: int) -> RecordBatch | None:
+    def read_at(self, offset: int, topics: Collection[bytes] = ()) -> RecordBatch | None:
         """Return the first frame that ends after `offset`: the one that holds it, or in a hole the next one.
 
-        None if there is no such frame in this segment; CorruptionError if it is damaged.
+        With `topics` frames that hold none of them may be left out. None if there is no such frame in this segment;
+        CorruptionError if it is damaged.
         """
         index = self.index
         self._refuse_damaged(offset)
-        for entry in range(max(index.locate(offset), 0), len(index)):
+        for entry in self._entries(index, max(index.locate(offset), 0), len(index), topics):
             for position, header, frame in self._frames(index, entry, offset):
                 if header.end_offset > offset:
                     return self._batch(header, frame[: header.length], frame[header.length :], position)
         return None
 
-    def read_before(self, offset: int) -> RecordBatch | None:
-        """Return the frame with the greatest record offset below `offset`; None if the segment starts at or after it."""
+    def read_before(self, offset: int, topics: Collection[bytes] = ()) -> RecordBatch | None:
+        """Return the frame with the greatest record offset below `offset`; None if the segment starts at or after it.
+
+        With `topics` frames that hold none of them may be left out.
+        """
         index = self.index
         self._refuse_damaged(offset - 1)
-        entry = index.locate(offset - 1)
-        found = None
-        if entry >= 0:
+        for entry in reversed(self._entries(index, 0, index.locate(offset - 1) + 1, topics)):
+            found = None
             for position, header, frame in self._frames(index, entry, offset - 1):
                 if header.base_offset >= offset:
                     break
                 found = position, header, frame
-        if found is None:
-            return None
-        position, header, frame = found
-        return self._batch(header, frame[: header.length], frame[header.length :], position)
+            if found is not None:
+                position, header, frame = found
+                return self._batch(header, frame[: header.length], frame[header.length :], position)
+        return None
 
     def offset_at(self, timestamp_ms: int) -> int | None:
         """Return the offset of the first record committed at or after a time; None if this segment has none."""
@@ -410,11 +366,6 @@ class Segment:
         """Return bytes of the file as they are, zeros where the disk can't read: for a copy of what is about to be cut."""
         return Window(self._pread, position + length).salvage(position, length)
 
-    def file_size(self) -> int:
-        """Return the file's length, which is more than `length` if a write failed or a tail is torn."""
-        with self._files.use(self.path) as fd:
-            return self._files.filesystem.size(fd)
-
     # The end.
 
     def retire(self) -> None:
@@ -450,84 +401,8 @@ class Segment:
             self._held = True
         self._files.acquire(self.path)
 
-    def _end(self) -> int:
-        """Return the position up to which frames are to be expected."""
-        return self.file_size() if self.sealed else self.length
-
-    def _pread(self, length: int, position: int) -> bytes:
-        with self._files.use(self.path) as fd:
-            return read_or_report(self._files.filesystem, fd, self.path, length, position)
-
-    def _batch(self, header: FrameHeader, head: bytes, payload: bytes, position: int) -> RecordBatch:
-        data = unpack_payload(header, head, payload, self.header.salt, path=str(self.path), position=position)
-        batch = RecordBatch(header.base_offset, header.record_count, header.min_ms, header.max_ms, data)
-        if not header.extended:
-            batch.last_ms = batch.records()[-1][2]  # only the records know
-        return batch
-
     def _refuse_damaged(self, offset: int) -> None:
         """Raise CorruptionError for an offset that a rebuilt index left out: it is no hole."""
         for lost in self.damaged:
             if lost.from_offset <= offset and (lost.to_offset is None or offset < lost.to_offset):
                 raise CorruptionError(str(self.path), lost.position, lost.reason)
-
-    def _frames(self, index: SparseIndex, entry: int, offset: int) -> Iterator[tuple[int, FrameHeader, bytes]]:
-        """Yield (position, header, all bytes) of an entry's frames; see `region_frames`."""
-        start, end = index.region(entry)
-        region = Window(self._pread, end).salvage(start, end - start)
-        salt = self.header.salt
-        return region_frames(
-            region, start, salt, next_offset=index.offset_of(entry), offset=offset, path=str(self.path)
-        )
-
-    def _walk(self, length: int, position: int, next_offset: int, *, verify: bool = True) -> FrameWalk:
-        header = self.header
-        return FrameWalk(
-            Window(self._pread, length),
-            header.salt,
-            position=position,
-            next_offset=next_offset,
-            epoch=header.epoch,
-            path=str(self.path),
-            verify=verify,
-        )
-
-    def _load_index(self) -> SparseIndex:
-        """Return the index from its file if that is good and fits, else by walking the headers up to `_end()`."""
-        end = self._end()
-        if self.sealed:
-            stored = self._read_index_file()
-            if (
-                stored is not None
-                and stored.index.end_position == end
-                and stored.segment_header == self.header.encode()
-            ):
-                self._take_end(stored.index)
-                return stored.index
-        index = SparseIndex(SEGMENT_HEADER_BYTES, self.base_offset)
-        result = self._walk(end, SEGMENT_HEADER_BYTES, self.base_offset, verify=False).scan(
-            resync=True, on_frame=index.add
-        )
-        self.damaged = result.damaged + ([result.tail] if result.tail is not None else [])
-        if self.sealed:
-            self._take_end(index)
-        return index
-
-    def _take_end(self, index: SparseIndex) -> None:
-        self.length = self.durable_length = index.end_position
-        self.next_offset = index.end_offset
-
-    def _read_index_file(self) -> IndexFile | None:
-        filesystem = self._files.filesystem
-        path = self.path.with_suffix(INDEX_SUFFIX)
-        try:
-            fd = filesystem.open(path)
-        except FileNotFoundError:
-            return None
-        try:
-            data = filesystem.pread(fd, filesystem.size(fd), 0)
-            return IndexFile.decode(data, str(path))
-        except (OSError, CorruptionError):
-            return None  # whatever is wrong with it, the segment itself says the same
-        finally:
-            filesystem.close(fd)
