@@ -72,7 +72,10 @@ class Broker:
         self.clock = clock
         self.counters = Counters()
         self.started = clock.monotonic()
-        self.feeds = {entry.log: self._make_feed(entry) for entry in settings.entries}
+        self.feeds = {entry.log: self.make_feed(entry) for entry in settings.entries}
+        for name, log in storage.logs.items():
+            if name not in self.feeds:  # no entry names it any more: it takes nothing, and can be read
+                self.feeds[name] = Feed(log, self._deliver)
         self.router = Router(
             [(entry.topic_filter, self.feeds[entry.log]) for entry in settings.entries],
         )
@@ -100,7 +103,8 @@ class Broker:
         ]
         self.wills.start()
 
-    def _make_feed(self, entry: TopicEntry) -> Feed:
+    def make_feed(self, entry: TopicEntry) -> Feed:
+        """The feed of an entry whose log is open."""
         log = self.storage.logs[entry.log]
         if entry.delay_ms:
             return DelayedFeed(log, self._deliver, entry.delay_ms, self.scheduler, self.clock)

@@ -165,3 +165,13 @@ def test_only_a_replay_can_be_shared(rig: Rig) -> None:
     peer.take()
     peer.send(packets.subscribe(1, ("$share/g/$fetch/1/t", 0)))
     assert peer.take() == [(0x90, b"\0\1\x80")]
+
+
+def test_a_group_that_was_at_the_end_when_its_last_member_left_misses_nothing(rig: Rig) -> None:
+    away = member(rig, "a", clean=False)
+    publish(rig, 0, 3)
+    assert take(away) == [0, 1, 2]
+    away.drop()
+    publish(rig, 3, 3)
+    back = rig.connect("a", clean=False)
+    assert take(back) == [3, 4, 5]

@@ -75,6 +75,7 @@ class Client:
         "keep_alive",
         "link",
         "session",
+        "user",
         "version",
         "will",
     )
@@ -85,6 +86,7 @@ class Client:
         self.session: Session | None = None
         self.version = 0  # of the protocol, once CONNECT said it
         self.client_id = ""
+        self.user: str | None = None  # the name that it gave
         self.connack_sent = False  # with success; until then MQTT 5 knows no DISCONNECT for this client
         self.keep_alive = 0  # seconds; 0: the client promised nothing
         self.will: Will | None = None
@@ -219,6 +221,10 @@ class Client:
         # [MQTT-3.3.5-2]
         if mode is not None and mode > self._acks_mode:
             self._acks_mode = mode
+
+    def rights_changed(self) -> None:
+        """The client may have other rights now: a publish without one is told again."""
+        self._was_denied = False
 
     @staticmethod
     def _may_publish(rights: Rights, topic_name: bytes) -> bool:

@@ -63,7 +63,8 @@ class Lifecycle:
             return
         # [MQTT-3.1.3-6] An empty id stands for one that the server makes up; 5.0 [MQTT-3.1.3-7]: and tells.
         client.client_id = packet.client_id or f"auto-{uuid.uuid4()}"
-        rights = rights_of(broker.settings.acl, packet.username, client.client_id)
+        client.user = packet.username
+        rights = self.rights_for(client)
         if packet.will is not None and not self._may_have_will(client, packet, packet.will, rights):
             return
         before = broker.clients.get(client.client_id)
@@ -97,6 +98,10 @@ class Lifecycle:
         self._count()
         broker.counters.connected("accepted")
         client.connected(connack, journaled=bool(puts))
+
+    def rights_for(self, client: Client) -> Rights | None:
+        """What a client whose names are known may do, as the settings are now."""
+        return rights_of(self._broker.settings.acl, client.user, client.client_id)
 
     def _may_have_will(self, client: Client, packet: ConnectPacket, will: Will, rights: Rights | None) -> bool:
         """Whether the client may publish its will; if not, the connection is refused, as the will could not be kept."""

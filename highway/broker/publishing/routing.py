@@ -114,6 +114,15 @@ class Router:
         self._parked: FilterTrie[None] = FilterTrie()  # filters of sessions that are away, once each
         self._parked_counts: dict[bytes, int] = {}
 
+    def reroute(self, entries: Sequence[tuple[bytes, Feed]]) -> None:
+        """Let other entries decide, from the next message on."""
+        self._entries = list(entries)
+        self._clear()
+
+    def forget_all(self) -> None:
+        """Work every route out again: what readers may have has changed."""
+        self._clear()
+
     def route(self, topic_name: bytes) -> Route:
         """The route of a valid topic name."""
         found = self._routes.get(topic_name)

@@ -154,6 +154,8 @@ class Group:
             self._turn -= index < self._turn
             if not self._online:
                 self.broker.router.remove(self.routed)
+                for cursor in self.cursors.values():
+                    cursor.suspend()
 
     def plan_for(self, session: Session, topic_name: bytes) -> encoding.Plan:
         """How a message of a topic goes to one of the group's sessions, or to one that left with it in flight."""
@@ -272,6 +274,11 @@ class GroupCursor:
         self.live = False
         self._next_offset = next_offset
         self.reader.wake()
+
+    def suspend(self) -> None:
+        """Nobody is there: stand still where the next member goes on."""
+        self._next_offset = self.next_offset
+        self.live = False
 
     def step_back(self) -> None:
         """Don't wait beyond the visible end: nothing would tell when it is reached."""

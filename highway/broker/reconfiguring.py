@@ -1,0 +1,116 @@
+"""Other settings for a broker that runs: nobody is disconnected, and nothing that was accepted is lost.
+
+What the settings say of a limit is looked up where it is used, so that most of them count at once, or for the next
+connection. Worked out beforehand, and so anew here, are
+
+    the feeds        a log that is new gets one; one that no entry names any more keeps its own, and takes nothing
+    the routes       which entry decides about a topic
+    the positions    of sessions and groups in logs that their filters reach only now: at the end, as it is now
+    the rights       of every client, and with them whatever its readers remember
+
+A topic that goes to another log from now on has its older messages in the log before, where its readers finish them. A
+reader that is behind there may see newer messages first: the order of a topic holds within one log.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from highway.broker.sessions import session_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from highway.broker.broker import Broker
+    from highway.broker.connections.client import Client
+    from highway.broker.delivery.feed import Feed
+    from highway.broker.sessions.session import Session
+    from highway.broker.sessions.session_store import Puts
+
+    from .settings import BrokerSettings
+
+__all__ = ["reconfigure"]
+
+
+def reconfigure(broker: Broker, settings: BrokerSettings) -> None:
+    """Go on by `settings`; the logs of its entries are open by now. A delay counts for logs that are new here."""
+    before, broker.settings = broker.settings, settings
+    routes_change = [(entry.topic_filter, entry.log) for entry in before.entries] != [
+        (entry.topic_filter, entry.log) for entry in settings.entries
+    ]
+    for entry in settings.entries:
+        if entry.log not in broker.feeds:
+            broker.feeds[entry.log] = broker.make_feed(entry)
+    if routes_change:
+        broker.router.reroute([(entry.topic_filter, broker.feeds[entry.log]) for entry in settings.entries])
+        _place_readers(broker)
+    if before.acl != settings.acl:
+        renew_rights(broker)
+
+
+def renew_rights(broker: Broker) -> None:
+    """Work out again what every client that is connected may do."""
+    for client in broker.clients.values():
+        session = client.session
+        if session is not None:
+            session.rights = broker.lifecycle.rights_for(client)
+            _forget(session, client)
+    broker.router.forget_all()
+
+
+def _forget(session: Session, client: Client) -> None:
+    """Forget the verdicts that the session's readers remember."""
+    client.rights_changed()
+    for reader in session.readers.values():
+        reader.changed()
+    for group, _ in session.groups.values():
+        group.members[session].plans.clear()
+
+
+@dataclass(slots=True)
+class _Reach:
+    """Which feeds some filters reach, remembered: the sessions of a fleet have few kinds of them."""
+
+    broker: Broker
+    known: dict[tuple[bytes, ...], set[Feed]]
+
+    def of(self, topic_filters: Iterable[bytes]) -> set[Feed]:
+        key = tuple(topic_filters)
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self.broker.router.feeds_of(key)
+        return found
+
+
+def _place_readers(broker: Broker) -> None:
+    """Give every reader and group a position in the logs that it can reach and had none in."""
+    reach = _Reach(broker, {})
+    puts: Puts = []
+    for session in broker.sessions.values():
+        if _place(session, reach) and session.persistent:
+            puts += session_store.position_puts(session)
+    for group in broker.groups.values():
+        new = reach.of([group.topic_filter]) - group.cursors.keys()
+        for feed in new:
+            group.place(feed, feed.accepted)
+        if new:
+            puts += session_store.group_puts(group)
+            group.wake()
+    if puts:
+        # A session that is away would miss what comes before the next start, or get what came before it subscribed.
+        broker.store(puts)
+
+
+def _place(session: Session, reach: _Reach) -> bool:
+    """Whether the session has a new position somewhere."""
+    placed = False
+    for reader in session.readers.values():
+        for feed in reach.of(s.topic_filter for s in reader.subscriptions.values()) - reader.cursors.keys():
+            reader.place(feed, feed.accepted)
+            placed = True
+    if placed and session.link is not None:
+        session.broker.pump_later(session)
+    return placed
