@@ -6,7 +6,7 @@ it is about.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .token_bucket import Rate
@@ -82,3 +82,7 @@ class BrokerSettings:
     session_expiry_ms: int | None = 90 * _DAY_MS
     write_buffer_bytes: int = 256 * 1024  # unsent bytes above which a subscriber reads from the log instead
     sys_interval_s: float = 10.0  # between two rounds of $SYS, as mosquitto's default
+    is_metered: bool = field(init=False)  # whether what clients send is counted against a rate
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_metered", self.publish_rate is not None or self.publish_bytes is not None)

@@ -18,9 +18,33 @@ if TYPE_CHECKING:
 
     from highway.clock import Clock
 
-__all__ = ["SYS_TOPICS", "Counters", "sys_messages"]
+__all__ = ["LIMITS", "SYS_TOPICS", "Counters", "sys_messages"]
 
 PREFIX = b"$SYS/broker/"
+
+# The limits that a client is held to, by their keys in the configuration.
+LIMITS = (
+    "catchup_bytes",
+    "connect_rate_per_address",
+    "connect_timeout",
+    "max_connect_packet",
+    "max_connections",
+    "max_connections_per_address",
+    "max_half_open_per_address",
+    "max_inflight",
+    "max_packet",
+    "max_retained",
+    "max_retained_bytes",
+    "max_sessions",
+    "max_subscriptions",
+    "max_topic_bytes",
+    "max_topic_levels",
+    "new_topics",
+    "publish_bytes",
+    "publish_rate",
+    "receive_maximum",
+    "reconnect_rate",
+)
 
 
 class Counters:
@@ -43,6 +67,7 @@ class Counters:
         "dropped_too_large",  # for one reader, by its maximum packet size or the length of an addressed topic
         "dropped_unmatched",  # published to a topic that no entry takes
         "gap_messages",  # offsets that a subscriber was entitled to and that are gone
+        "limited",  # how often each limit bit, by its key in the configuration
         "live_switches",  # subscriptions that came from CATCHUP to LIVE
         "loads",
         "malformed_packets",  # connections closed for a protocol fault
@@ -76,6 +101,7 @@ class Counters:
         self.dropped_too_large = 0
         self.dropped_unmatched = 0
         self.gap_messages = 0
+        self.limited: dict[str, int] = dict.fromkeys(LIMITS, 0)
         self.live_switches = 0
         self.malformed_packets = 0
         self.messages_received = 0

@@ -19,9 +19,14 @@ from highway.broker.connections.lifecycle import TOPIC_ALIAS_MAXIMUM
 from highway.log_lines import about
 from highway.mqtt import ReasonCode, ServerProtocol
 
+from .admission import Admission, format_address
+from .metering import Accounts
+
 if TYPE_CHECKING:
     from highway.broker import Broker
     from highway.errors import MqttError
+
+    from .admission import Place
 
 __all__ = ["LINGER_S", "Connection", "Connections", "format_address"]
 
@@ -41,44 +46,39 @@ GRACE_S = 0.1
 TURN_EVENTS = 1024
 
 # Why nothing is read from the peer.
-_ASKED, _UNREAD, _BUSY = 1, 2, 4
+_ASKED, _UNREAD, _BUSY, _OWES = 1, 2, 4, 8
 
 
 class Connections:
-    """What all connections of the process share: the broker, the loop and the limit on their number."""
+    """What all connections of the process share: the broker, the loop, places and accounts."""
 
-    __slots__ = ("broker", "handshakes", "loop", "open")
+    __slots__ = ("accounts", "admission", "broker", "loop", "open")
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.broker = broker
         self.loop = loop
+        self.admission = Admission(broker)
+        self.accounts = Accounts(broker)
         self.open: set[Connection] = set()
-        self.handshakes = 0  # TLS handshakes under way: connections to be
-
-    def is_full(self) -> bool:
-        """Whether the limit leaves no room for one more."""
-        return len(self.open) + self.handshakes >= self.broker.settings.max_connections
-
-
-def format_address(host: str, port: int) -> str:
-    """`127.0.0.1:1883` or `[::1]:1883`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Connection(asyncio.Protocol):
     """The asyncio side of one network connection, and the broker's `Link` to it.
 
-    `accepted_at` is the time of the loop at which the peer came, where something was done with it before.
+    `place` and `accepted_at`, the time of the loop, are those of a peer with which something was done before.
     """
 
     __slots__ = (
         "_accepted_at",
         "_client",
         "_counters",
+        "_debt",
         "_heard_at",
         "_is_overdue",
+        "_is_stranger",
         "_keep_alive_s",
         "_paused",
+        "_place",
         "_protocol",
         "_shared",
         "_time",
@@ -89,14 +89,18 @@ class Connection(asyncio.Protocol):
         "peer",
     )
 
-    def __init__(self, shared: Connections, accepted_at: float | None = None) -> None:
+    def __init__(self, shared: Connections, place: Place | None = None, accepted_at: float | None = None) -> None:
         self._shared = shared
+        self._place = place
+        self._is_stranger = True  # until the client is logged in
+        self._debt: asyncio.TimerHandle | None = None  # while something is owed
         self._time = shared.loop.time
         self._counters = shared.broker.counters
         self._accepted_at = accepted_at
         settings = shared.broker.settings
         self._protocol = ServerProtocol(
             max_packet_bytes=settings.max_packet_bytes,
+            max_connect_bytes=settings.max_connect_packet_bytes,
             topic_alias_maximum=TOPIC_ALIAS_MAXIMUM,
             max_events=TURN_EVENTS,
         )
@@ -116,18 +120,21 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         shared, settings = self._shared, self._shared.broker.settings
         self._transport = cast("asyncio.Transport", transport)
-        address = transport.get_extra_info("peername")
-        self.peer = format_address(*address[:2]) if address else "?"
-        if len(shared.open) >= settings.max_connections:
-            logger.warning("refused: %d connections are open, the limit", len(shared.open), extra=about(peer=self.peer))
-            self._transport.abort()
-            return
+        if self._place is None:
+            address = transport.get_extra_info("peername")
+            self._place = shared.admission.enter(address, self.turn_out)
+            if self._place is None:
+                self._transport.abort()
+                return
+        self._place.turn_out = self.turn_out
+        self.peer = self._place.peer
         shared.open.add(self)
-        shared.broker.counters.connections += 1
-        shared.broker.counters.connections_open = len(shared.open)
+        self._counters.connections += 1
+        self._counters.connections_open = len(shared.open)
         self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes)
         begin = shared.loop.time() if self._accepted_at is None else self._accepted_at
-        self._timer = shared.loop.call_at(begin + settings.connect_timeout_s, self._connect_timed_out)
+        due = begin + shared.admission.patience_s(self._place)
+        self._timer = shared.loop.call_at(due, self._connect_timed_out)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._time()
@@ -135,19 +142,45 @@ class Connection(asyncio.Protocol):
         self._take(data)
 
     def _take(self, data: bytes) -> None:
-        protocol = self._protocol
+        protocol, broker = self._protocol, self._shared.broker
         events = protocol.receive_data(data)
         if events:
+            received = self._counters.publish_received
             self._client.handle(events)
+            if broker.settings.is_metered or broker.router.new_topics != self._shared.accounts.new_topics:
+                self._charge(self._counters.publish_received - received, len(data))
         if protocol.error is not None:
             self._violated(protocol.error)
         elif protocol.has_more:
             self._pause(_BUSY)
-            self._shared.loop.call_soon(self._take_more)
+            if not self._paused & _OWES:
+                self._shared.loop.call_soon(self._take_more)
         elif self._paused & _BUSY:
             self._resume(_BUSY)
+        if self._is_stranger:
+            self.holds(protocol.pending_bytes)
         if self.congested:
             self.mind_unread()
+
+    def _charge(self, messages: int, size: int) -> None:
+        """Count what came against the rates of the client, and read no more from it until nothing is owed."""
+        accounts, client_id = self._shared.accounts, self._client.client_id
+        topics = accounts.take_new_topics()
+        if self._is_stranger:
+            return
+        account = accounts.of(client_id, self._time())
+        wait_s, limit = account.charge(messages + self._client.take_early(), size, topics, self._time())
+        if wait_s and not self._paused & _OWES:
+            self._counters.limited[limit] += 1
+            logger.info("not read from for a while: limits.%s is reached", limit, extra=self._about())
+            self._pause(_OWES)
+            self._debt = self._shared.loop.call_later(wait_s, self._paid)
+
+    def _paid(self) -> None:
+        self._debt = None
+        self._resume(_OWES)
+        if self._paused & _BUSY:
+            self._take_more()
 
     def _take_more(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -173,7 +206,12 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._shared.open.discard(self)
-        self._shared.broker.counters.connections_open = len(self._shared.open)
+        self._counters.connections_open = len(self._shared.open)
+        if self._debt is not None:
+            self._debt.cancel()
+        if self._place is not None:
+            self._shared.admission.leave(self._place)
+        self._shared.accounts.gone(self._client.client_id, self._time())
         self._transport = None
         self._client.lost()
 
@@ -183,6 +221,16 @@ class Connection(asyncio.Protocol):
     def has_connect(self) -> bool:
         """Whether a CONNECT has come, and with it the end of the small limit."""
         return self._protocol.version != 0
+
+    def holds(self, size: int) -> None:
+        """The peer makes us hold so many bytes of what is not complete, or somebody below does."""
+        if self._is_stranger and self._place is not None:
+            self._shared.admission.holds(self._place, size)
+
+    def turn_out(self) -> None:
+        """Make room for others."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def fail(self, fault: str) -> None:
         """Close, because the peer broke the rules: those of MQTT or of what carries it."""
@@ -200,6 +248,9 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._is_stranger = False
+        if self._place is not None:
+            self._shared.admission.logged_in(self._place)
         self._keep_alive_s = keep_alive_s * 1.5
         if keep_alive_s and self._transport is not None:
             self._timer = self._shared.loop.call_later(self._keep_alive_s, self._check_keep_alive)
@@ -245,8 +296,8 @@ class Connection(asyncio.Protocol):
         return about(client=self._client.client_id or None, peer=self.peer)
 
     def _connect_timed_out(self) -> None:
-        timeout_s = self._shared.broker.settings.connect_timeout_s
-        logger.info("closed: no CONNECT within %g s", timeout_s, extra=self._about())
+        self._counters.limited["connect_timeout"] += 1
+        logger.info("closed: no CONNECT in time", extra=self._about())
         self.close()
 
     def _check_keep_alive(self) -> None:
@@ -274,6 +325,8 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if error.reason_code == ReasonCode.PACKET_TOO_LARGE:
+            self._counters.limited["max_connect_packet" if self._is_stranger else "max_packet"] += 1
         logger.warning("closed: %s", error.detail, extra=self._about())
         self.write(self._protocol.error_reply(connack_sent=self._client.connack_sent))
         self.close()

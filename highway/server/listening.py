@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 from highway.errors import HighwayError
 from highway.log_lines import about
 
-from .connection import LINGER_S, Connection, format_address
+from .admission import format_address
+from .connection import LINGER_S, Connection
 from .websocket import WebSocketTransport
 
 if TYPE_CHECKING:
     from highway.config import Listener
 
+    from .admission import Place
     from .connection import Connections
     from .tls import TlsContexts
 
@@ -106,8 +108,8 @@ class Door:
                 self._connections.loop.remove_reader(opened)
                 opened.close()
 
-    def _make(self, accepted_at: float | None = None) -> Connection | WebSocketTransport:
-        connection = Connection(self._connections, accepted_at)
+    def _make(self, place: Place | None = None, accepted_at: float | None = None) -> Connection | WebSocketTransport:
+        connection = Connection(self._connections, place, accepted_at)
         path = self._listener.websocket
         return connection if path is None else WebSocketTransport(connection, self._connections, path)
 
@@ -133,39 +135,41 @@ class Door:
                 connections.loop.remove_reader(listening)
                 connections.loop.call_later(ACCEPT_RETRY_S, self._accept_again, listening, group)
                 return
-            peer = format_address(*address[:2])
-            if connections.is_full():
-                logger.warning("refused: the limit of connections is reached", extra=about(peer=peer))
+            place = connections.admission.enter(address, accepted.close)
+            if place is None:
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            connections.handshakes += 1
-            group.create_task(self._shake_hands(accepted, peer), name=f"TLS handshake with {peer}")
+            task = group.create_task(self._shake_hands(accepted, place), name=f"TLS handshake with {place.peer}")
+            place.turn_out = task.cancel
 
     def _accept_again(self, listening: socket.socket, group: asyncio.TaskGroup) -> None:
         if listening.fileno() >= 0:
             self._connections.loop.add_reader(listening, self._accept, listening, group)
 
-    async def _shake_hands(self, accepted: socket.socket, peer: str) -> None:
+    async def _shake_hands(self, accepted: socket.socket, place: Place) -> None:
         """Make a connection of an accepted socket; one that fails or takes too long is closed and logged."""
-        connections = self._connections
+        connections, extra = self._connections, about(peer=place.peer)
         accepted_at = connections.loop.time()
+        is_made = False
         try:
             await connections.loop.connect_accepted_socket(
-                lambda: self._make(accepted_at),
+                lambda: self._make(place, accepted_at),
                 accepted,
                 ssl=self._contexts[self._listener.name],
-                ssl_handshake_timeout=connections.broker.settings.connect_timeout_s,
+                ssl_handshake_timeout=connections.admission.patience_s(place),
                 ssl_shutdown_timeout=LINGER_S,
             )
+            is_made = True
         except (OSError, EOFError) as error:
-            logger.info("no TLS connection at %s: %s", self._listener.name, _reason(error), extra=about(peer=peer))
+            logger.info("no TLS connection at %s: %s", self._listener.name, _reason(error), extra=extra)
         except Exception:
             # Whatever one peer can bring about must not end the group, and with it the listener.
-            logger.exception("no TLS connection at %s", self._listener.name, extra=about(peer=peer))
+            logger.exception("no TLS connection at %s", self._listener.name, extra=extra)
             accepted.close()
         finally:
-            connections.handshakes -= 1
+            if not is_made:
+                connections.admission.leave(place)
 
 
 def listening_error(where: str, error: OSError, *, if_taken: str = "is another broker running there?") -> HighwayError:

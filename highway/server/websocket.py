@@ -22,8 +22,6 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from highway.mqtt import MAX_CONNECT_BYTES
-
 if TYPE_CHECKING:
     from .connection import Connection, Connections
 
@@ -38,8 +36,8 @@ SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
 FRAME_BYTES = 64 * 1024
 # Room in one message for what a client sends together with a packet of the largest size.
 COMPANY_BYTES = 1024 * 1024
-# What may come before a CONNECT is complete: itself, and as much for the handshake and the heads of frames.
-MAX_EARLY_BYTES = 2 * MAX_CONNECT_BYTES
+# What may come before a CONNECT is complete, beside itself: the handshake and the heads of frames.
+HANDSHAKE_BYTES = 64 * 1024
 
 
 class WebSocketTransport(asyncio.Protocol, asyncio.Transport):
@@ -92,8 +90,10 @@ class WebSocketTransport(asyncio.Protocol, asyncio.Transport):
             connection.data_received(payload)
         if not connection.has_connect:
             self._early_bytes += len(data)
-            if self._early_bytes > MAX_EARLY_BYTES and not self._fault:
-                self._fault = f"more than {MAX_EARLY_BYTES} bytes, and no CONNECT among them"
+            connection.holds(self._early_bytes)
+            most = HANDSHAKE_BYTES + self._shared.broker.settings.max_connect_packet_bytes
+            if self._early_bytes > most and not self._fault:
+                self._fault = f"more than {most} bytes, and no CONNECT among them"
                 websocket.fail(CloseCode.MESSAGE_TOO_BIG)
         if not self._closing:
             if self._fault:

@@ -133,13 +133,16 @@ def test_limit_of_connections(
     async def test() -> None:
         async with serving(tmp_path, [listener], max_connections=2) as ([door], connections, _):
             first = await in_thread(logged_in, door.port, context, "first")
-            with socket.create_connection(("127.0.0.1", door.port)):  # says nothing, and counts
-                await until(connections.is_full)
-                refused = RawClient(door.port)
-                assert await in_thread(refused.expect_closed) == []
-            await until(lambda: not connections.is_full())
+            silent = RawClient(door.port)  # takes a place, which it has to give to who says something
+            await until(lambda: len(connections.admission) == 2)
             second = await in_thread(logged_in, door.port, context, "second")
-            await in_thread(first.ping)
+            assert await in_thread(silent.expect_closed) == []
+            refused = RawClient(door.port)
+            assert await in_thread(refused.expect_closed) == []
+            assert connections.broker.counters.limited["max_connections"] == 2
+            await in_thread(first.disconnect)
+            await until(lambda: len(connections.admission) == 1)
+            await in_thread(logged_in, door.port, context, "third")
             await in_thread(second.ping)
 
     run(test())
@@ -224,10 +227,10 @@ def test_closing_ends_the_handshakes_under_way(run: Callable[..., None], tmp_pat
         async with serving(tmp_path, [listener]) as ([door], connections, _):
             port = door.port
             stalled = RawClient(port)
-            await until(lambda: connections.handshakes == 1)
+            await until(lambda: connections.admission.half_open == 1)
             door.close()
             assert await in_thread(stalled.expect_closed) == []
-            assert connections.handshakes == 0
+            assert len(connections.admission) == 0
             with pytest.raises(ConnectionRefusedError):
                 RawClient(port)
 

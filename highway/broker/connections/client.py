@@ -65,6 +65,7 @@ class Client:
         "_acks",
         "_acks_mode",
         "_deferred",
+        "_early",
         "_is_gone",
         "_waiting",
         "_was_denied",
@@ -92,6 +93,7 @@ class Client:
         self.will: Will | None = None
         self._acks: list[bytes] = []  # of the chunk at hand
         self._acks_mode = Durability.FAST  # the point at which the acknowledgements being gathered are due
+        self._early = 0  # messages handled out of a chunk that was deferred
         self._waiting = 0  # acknowledgements handed to the storage engine and not sent yet
         self._deferred: list[Event] | None = None  # what came after a CONNECT that waits for the journal
         self._is_gone = False  # the connection went while it waited
@@ -148,9 +150,16 @@ class Client:
             # Readers and idle sensors are welcome while the disk takes nothing: they lose nothing by it.
             logger.warning("its session could not be stored: %s", error, extra=about(client=self.client_id))
         self._answer_connect(connack)
+        received = self.broker.counters.publish_received
         self.handle(events)
+        self._early += self.broker.counters.publish_received - received
         if self._is_gone:
             self._lost()
+
+    def take_early(self) -> int:
+        """Messages that came together with CONNECT and had to wait, since the last call."""
+        count, self._early = self._early, 0
+        return count
 
     def _answer_connect(self, connack: ConnackPacket) -> None:
         session = self.session

@@ -104,11 +104,22 @@ class Route:
 class Router:
     """Topic name to `Route`; knows the configured entries and the subscriptions of every online session."""
 
-    __slots__ = ("_entries", "_parked", "_parked_counts", "_routes", "_subscriptions", "_target_count")
+    __slots__ = (
+        "_entries",
+        "_known",
+        "_parked",
+        "_parked_counts",
+        "_routes",
+        "_subscriptions",
+        "_target_count",
+        "new_topics",
+    )
 
     def __init__(self, entries: Sequence[tuple[bytes, Feed]]) -> None:
         self._entries = list(entries)
         self._routes: Remembered[Route] = Remembered(MAX_ROUTES)
+        self._known: set[bytes] = set()  # names that had a route before the table was thrown away
+        self.new_topics = 0  # names that came up and had none, lately
         self._target_count = 0  # of routes worked out since the table was empty
         self._subscriptions: FilterTrie[Subscription] = FilterTrie()
         self._parked: FilterTrie[None] = FilterTrie()  # filters of sessions that are away, once each
@@ -148,11 +159,13 @@ class Router:
         return found
 
     def _work_out(self, topic_name: bytes) -> Route:
+        if topic_name not in self._known:
+            self.new_topics += 1
         feed = self.feed(topic_name)
         targets = self._targets(topic_name, feed)
         route = Route(topic_name, feed, targets, has_subscribers=bool(targets or self._parked.match(topic_name)))
         self._target_count += len(targets)
-        if self._target_count > MAX_TARGETS:
+        if self._target_count > MAX_TARGETS or len(self._routes) >= MAX_ROUTES:
             self._clear()
         return self._routes.remember(topic_name, route)
 
@@ -200,10 +213,13 @@ class Router:
     def _forget(self, topic_filter: bytes) -> None:
         if b"+" in topic_filter or b"#" in topic_filter:
             self._clear()
-        else:
-            self._routes.pop(topic_filter, None)
+        elif self._routes.pop(topic_filter, None) is not None:
+            self._known.add(topic_filter)
 
     def _clear(self) -> None:
+        if len(self._known) > MAX_ROUTES:
+            self._known.clear()
+        self._known.update(self._routes)
         self._routes.clear()
         self._target_count = 0
 
