@@ -1,0 +1,145 @@
+"""Rates and sizes that clients are held to, by the real broker: they wait, nothing is lost, and others don't notice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.harness import packets, packets5
+from tests.harness.broker_process import BrokerProcess
+from tests.harness.raw_client import RawClient, close_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(autouse=True)
+def _clients_are_closed() -> Iterator[None]:
+    yield
+    close_all()
+
+
+@pytest.fixture
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., BrokerProcess]]:
+    """Starts a broker with these limits."""
+    started: list[BrokerProcess] = []
+
+    def start(**limits: Any) -> BrokerProcess:
+        broker = BrokerProcess(tmp_path_factory.mktemp("broker"), limits=limits)
+        started.append(broker)
+        return broker.start()
+
+    yield start
+    for broker in started:
+        assert broker.lines("Traceback") == []
+        broker.stop()
+
+
+def worst_ping_s(client: RawClient, until: threading.Thread) -> float:
+    """The longest that a ping took while a thread ran."""
+    worst = 0.0
+    while until.is_alive():
+        started = time.monotonic()
+        client.ping()
+        worst = max(worst, time.monotonic() - started)
+        until.join(0.02)
+    return worst
+
+
+@pytest.mark.parametrize(
+    ("limits", "size", "seconds"),
+    [({"publish_rate": "400/s"}, 1, 2.0), ({"publish_bytes": "400KiB/s"}, 1000, 2.0), ({}, 1, 0.0)],
+)
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_client_beyond_its_rate_waits_and_loses_nothing(
+    start: Callable[..., BrokerProcess], limits: dict[str, str], size: int, seconds: float, qos: int
+) -> None:
+    broker = start(**limits)
+    count = 1200
+    with broker.client("reader") as reader, broker.client("quick") as quick, broker.client("steady") as steady:
+        reader.subscribe(("t", 0))
+        wanted = [b"%0*d" % (size, number) for number in range(count)]
+        flood = b"".join(
+            packets.publish("t", payload, qos=qos, packet_id=number + 1) for number, payload in enumerate(wanted)
+        )
+        begin = time.monotonic()
+
+        def send() -> None:
+            quick.send(flood)
+            for _ in range(2):  # the first may have come in the same read as what is too much, and is answered with it
+                quick.ping(timeout=20)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        worst = worst_ping_s(steady, sender)
+        took = time.monotonic() - begin
+        assert [message.payload for message in reader.messages(count)] == wanted
+    assert seconds * 0.8 <= took < seconds + 5
+    assert worst < 0.5
+    assert bool(broker.lines(f"limits.{next(iter(limits), 'x')} is reached client=quick")) is bool(limits)
+
+
+def test_coming_back_pays_no_debt(start: Callable[..., BrokerProcess]) -> None:
+    broker = start(publish_rate="100/s")
+    flood = b"".join(packets.publish("t", b"x", qos=1, packet_id=number + 1) for number in range(400))
+    begin = time.monotonic()
+    with broker.client("quick", clean=False) as quick:
+        quick.send(flood)
+        for _ in range(400):
+            quick.expect(0x40)
+    with broker.client("quick", clean=False) as quick:
+        quick.send(packets.publish("t", b"x", qos=1, packet_id=1))
+        quick.expect(0x40)
+        quick.ping()
+    assert time.monotonic() - begin > 2.5
+
+
+def test_what_comes_together_with_connect_counts_too(start: Callable[..., BrokerProcess]) -> None:
+    broker = start(publish_rate="100/s")
+    flood = b"".join(packets.publish("t", b"x", qos=1, packet_id=number + 1) for number in range(300))
+    begin = time.monotonic()
+    quick = RawClient(broker.port)
+    quick.send(packets.connect("quick", clean=False) + flood)
+    quick.expect(0x20)
+    for _ in range(300):
+        quick.expect(0x40)
+    quick.publish("t", b"x")  # a chunk that is charged, with those before
+    quick.ping()
+    assert time.monotonic() - begin > 1.5
+
+
+def test_new_topics_are_counted_and_known_ones_are_not(start: Callable[..., BrokerProcess]) -> None:
+    broker = start(new_topics="100/s")
+    with broker.client("gateway") as gateway, broker.client("other") as other:
+        for topics in (range(150), range(150)):
+            begin = time.monotonic()
+            gateway.send(b"".join(packets.publish(f"t/{number}", b"x") for number in topics))
+            gateway.ping()
+            other.subscribe(("x/+/+", 0))  # forgets every route, and no name
+            gateway.send(b"".join(packets.publish(f"t/{number}", b"x") for number in topics))
+            gateway.ping()
+        assert time.monotonic() - begin < 0.3
+        gateway.send(b"".join(packets.publish(f"u/{number}", b"x") for number in range(200)) + packets.PINGREQ)
+        gateway.ping()
+        begin = time.monotonic()
+        gateway.send(packets.publish("v", b"x") + packets.PINGREQ)
+        gateway.ping()
+        gateway.ping()
+    assert time.monotonic() - begin > 0.5
+    assert broker.lines("limits.new_topics is reached client=gateway")
+
+
+def test_a_connect_larger_than_its_limit_is_refused_by_its_length(start: Callable[..., BrokerProcess]) -> None:
+    broker = start(max_connect_packet="1KiB")
+    before = broker.rss_bytes()
+    for head in ("10ffffff7f", "1081" + "10", "10fd8008"):  # 256 MiB, 2 KiB and 128 KiB are announced
+        with RawClient(broker.port) as client:
+            client.send(head)
+            client.expect_closed()
+    with RawClient(broker.port) as client:
+        client.send(packets5.connect("c" * 1000))
+        client.expect(0x20)
+    assert broker.rss_bytes() - before < 8 * 1024 * 1024
