@@ -51,8 +51,34 @@ def test_qos_2_goes_through_released_and_only_pubcomp_frees_it() -> None:
     entry = inflight.get(packet_id)
     assert entry is not None
     assert entry[2] == RELEASED
-    assert inflight.remove(packet_id) is not None
+    assert inflight.remove(packet_id)
+    assert not inflight.remove(packet_id)
     assert len(inflight) == 0
+
+
+def test_entries_come_back_as_they_were_taken() -> None:
+    inflight = Inflight()
+    expected = {}
+    for number in range(300):  # cursors come and go
+        cursor, offset = f"cursor {number}", (1 << 64) - 1 - number
+        ids = inflight.free_ids(3)
+        inflight.take(ids[:2], cursor, [number, offset], [SENT_1, SENT_2])  # type: ignore[arg-type]
+        message = Message(b"t", b"%d" % number, 1, False, b"")
+        assert inflight.take_message(message, SENT_1) == ids[2]
+        expected[ids[0]] = (cursor, number, SENT_1)
+        expected[ids[1]] = (cursor, offset, SENT_2)
+        expected[ids[2]] = (None, message, SENT_1)
+        if number % 3:
+            assert inflight.acknowledged([ids[0], ids[2]])
+            assert inflight.received(ids[1])
+            assert inflight.get(ids[1]) == (cursor, offset, RELEASED)
+            assert inflight.remove(ids[1])
+            for packet_id in ids:
+                del expected[packet_id]
+    assert dict(inflight) == expected
+    assert dict(inflight.drain()) == expected
+    assert list(inflight) == []
+    assert len(inflight._cursors) == 1
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.lists(st.integers(1, 65_535), max_size=20)), max_size=40))

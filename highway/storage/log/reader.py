@@ -6,6 +6,7 @@ and the read goes on behind it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import CorruptionError
@@ -61,9 +62,16 @@ def load_at(segments: Sequence[Segment], offset: int, end_offset: int, topics: C
                 offset = following
             else:
                 if batch is not None:
+                    _decode(batch)
                     return Loaded(batch, lost)
                 break
     return Loaded(None, lost)
+
+
+def _decode(batch: RecordBatch) -> None:
+    """Decode it here: a frame takes milliseconds, for which everybody whom the loop serves would wait."""
+    with suppress(CorruptionError):  # the checksum was right, so it was written like that: whoever reads it is told
+        batch.records()
 
 
 def load_before(segments: Sequence[Segment], offset: int, end_offset: int, topics: Collection[bytes] = ()) -> Loaded:
@@ -85,6 +93,7 @@ def load_before(segments: Sequence[Segment], offset: int, end_offset: int, topic
                 break
             else:
                 if batch is not None:
+                    _decode(batch)
                     return Loaded(batch, lost)
                 break
         following = segment.base_offset
