@@ -15,6 +15,7 @@ from highway.storage.segment.format import (
     FRAME_FIXED_BYTES,
     FRAME_HEADER_BYTES,
     MAX_FRAME_BYTES,
+    MAX_FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
     decode_frame,
@@ -212,10 +213,70 @@ def test_a_frame_without_extension_is_read():
         decode_frame(data[:-1] + b"y", SALT)
 
 
-@pytest.mark.parametrize("bit", [0x08, 0x10, 0x40, 0x80])
+@pytest.mark.parametrize("bit", [0x08, 0x10, 0x80])
 def test_an_unknown_flag_refuses_the_frame(bit):
     with pytest.raises(CorruptionError, match="unknown codec or bit"):
         decode_frame(forged(flags=0x20 | bit), SALT)
+
+
+# Frames with sparse offsets.
+
+
+TWO = bytes(8) + RecordHeads(b"t", 1, 0).encode([b"1", b"2"])
+
+
+def sparse(data=TWO, count=2, end_offset=1010, **changes):
+    return frame(data, count, end_offset=end_offset, **changes)
+
+
+@pytest.mark.parametrize("codec", [CODEC_NONE, CODEC_ZSTD])
+def test_a_frame_with_sparse_offsets_comes_back(codec):
+    data = bytes(80) + DATA
+    header, payload = decode_frame(sparse(data, 20, 5000, codec=codec) + b"behind", SALT)
+    assert header.length == MAX_FRAME_HEADER_BYTES == FRAME_HEADER_BYTES + 8
+    assert (header.sparse, header.extended, header.codec) == (True, True, codec)
+    assert (header.base_offset, header.end_offset, header.record_count) == (1000, 5000, 20)
+    assert payload == data
+    assert not parse_frame_header(frame(), SALT).sparse
+
+
+def test_a_frame_may_say_of_a_range_that_nothing_is_in_it():
+    data = sparse(b"", 0, 1001)
+    assert len(data) == MAX_FRAME_HEADER_BYTES
+    header, payload = decode_frame(data, SALT)
+    assert (header.record_count, header.end_offset, payload) == (0, 1001, b"")
+
+
+def test_every_damaged_byte_of_a_sparse_frame_is_noticed_and_of_its_header_before_the_payload_is_read():
+    good = sparse()
+    for at in range(len(good)):
+        for flip in (0x01, 0x40, 0xFF):
+            bad = bytearray(good)
+            bad[at] ^= flip
+            with pytest.raises(CorruptionError):
+                decode_frame(bytes(bad), SALT)
+            if at < MAX_FRAME_HEADER_BYTES and not 23 <= at < 27:
+                with pytest.raises(CorruptionError):
+                    parse_frame_header(bytes(bad[:MAX_FRAME_HEADER_BYTES]), SALT)
+    for length in range(len(good)):
+        with pytest.raises(CorruptionError):
+            decode_frame(good[:length], SALT)
+
+
+@pytest.mark.parametrize(
+    ("count", "end_offset"), [(2, 1001), (2, 1000), (0, 1000), (0, 999), (2, (1 << 63) - 1), (3, 1010), (-1, 1010)]
+)
+def test_a_sparse_frame_that_can_not_be_is_refused_though_its_checksums_are_right(count, end_offset):
+    if end_offset == (1 << 63) - 1:
+        assert parse_frame_header(sparse(end_offset=end_offset), SALT).end_offset == end_offset
+        return
+    with pytest.raises(CorruptionError, match="frame header: "):
+        parse_frame_header(sparse(count=count, end_offset=end_offset), SALT)
+
+
+def test_sparse_offsets_need_the_extension():
+    with pytest.raises(CorruptionError, match="without extension"):
+        decode_frame(forged(flags=0x40), SALT)
 
 
 @pytest.mark.parametrize("codec", range(2, 8))

@@ -41,6 +41,20 @@ def test_the_first_frame_tells_the_salt(damaged):
     assert found.log_uuid == damaged[16:32]
 
 
+def test_a_first_frame_with_sparse_offsets_tells_it_too():
+    data = b"".join(
+        encode_frame(
+            bytes(8) + RECORDS, count=2, base_offset=1000, min_ms=7, max_ms=9, epoch=4, salt=SALT, end_offset=2000
+        )
+    )
+    assert rescue(bytes(64) + data + b"whatever").salt == SALT
+    for position in range(len(data)):
+        content = bytearray(bytes(64) + data)
+        content[64 + position] ^= 0x10
+        with pytest.raises(CorruptionError):
+            rescue(bytes(content))
+
+
 @pytest.mark.parametrize("position", range(SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES + len(frame())))
 def test_a_damaged_first_frame_proves_nothing(position):
     content = bytearray(bytes(64) + frame())

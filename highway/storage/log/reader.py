@@ -61,10 +61,12 @@ def load_at(segments: Sequence[Segment], offset: int, end_offset: int, topics: C
                 lost.append(_missing(segment, offset, following, error))
                 offset = following
             else:
-                if batch is not None:
+                if batch is None:
+                    break
+                if batch.count:
                     _decode(batch)
                     return Loaded(batch, lost)
-                break
+                offset = batch.end_offset  # a compaction left nothing there
     return Loaded(None, lost)
 
 

@@ -186,7 +186,8 @@ class LogView:
         tail = self._tail
         if tail and offset > tail[0].base_offset:
             return tail[bisect_left(tail, offset, key=_base_offset) - 1]
-        return self._cache.find(self.log_id, offset - 1) if offset > self.log_start_offset else None
+        batch = self._cache.find(self.log_id, offset - 1) if offset > self.log_start_offset else None
+        return batch if batch is not None and batch.begins_before(offset) else None
 
     def load_before(self, offset: int, done: BatchDone, topics: Topics = _ANY_TOPIC) -> None:
         """Call `done` in the loop thread, later, with the batch that holds the greatest record offset below `offset`.
@@ -256,9 +257,11 @@ class LogView:
     def _pick(self, offset: int, outcome: RecordBatch | StorageError) -> Record | StorageError:
         if isinstance(outcome, RecordBatch) and outcome.base_offset <= offset < outcome.end_offset:
             try:
-                return outcome.record_at(offset)
+                record = outcome.record_at(offset)
             except StorageError as error:
                 return error
+            if record is not None:
+                return record
         if isinstance(outcome, StorageError) and not isinstance(outcome, OffsetNotFoundError):
             return outcome
         start, watermark = self.log_start_offset, self.high_watermark

@@ -7,6 +7,10 @@
      | epoch | min timestamp | max timestamp | header crc32c |      24 bytes, if flag bit 5 is set
      +-------+---------------+---------------+---------------+
      27      31              39              47              51     then the records, through the codec
+     +-----------+
+     |end offset |                                                  8 bytes, if flag bit 6 is set: sparse offsets
+     +-----------+
+     51          59     then a distance for each record and the records, through the codec
 
 Both checksums start from the segment's random salt. A payload that a client publishes may be a valid frame in every
 other way, and stored without compression it would look like one to a scan behind a damaged region; the salt is what the
@@ -40,13 +44,17 @@ __all__ = [
     "FRAME_HEADER_BYTES",
     "FRAME_MAGIC",
     "MAX_FRAME_BYTES",
+    "MAX_FRAME_HEADER_BYTES",
     "SEGMENT_HEADER_BYTES",
     "SEGMENT_MAGIC",
+    "SPARSE_DISTANCE_BYTES",
     "FrameHeader",
     "SegmentHeader",
     "decode_frame",
     "encode_frame",
     "frame_checksum",
+    "frame_head",
+    "header_checksum",
     "parse_frame_header",
     "unpack_payload",
 ]
@@ -66,8 +74,8 @@ CODECS = {"none": CODEC_NONE, "zstd": CODEC_ZSTD}
 
 _CODEC_MASK = 0b0000_0111
 _FLAG_EXTENSION = 0b0010_0000
-# Bit 6 (sparse offsets, in compacted segments) is assigned but not readable yet, so that it refuses like the others.
-_KNOWN_FLAGS = _CODEC_MASK | _FLAG_EXTENSION
+_FLAG_SPARSE = 0b0100_0000
+_KNOWN_FLAGS = _CODEC_MASK | _FLAG_EXTENSION | _FLAG_SPARSE
 _MAX_OFFSET = (1 << 63) - 1
 _MIN_RECORD_BYTES = RECORD_HEAD_BYTES  # a version 2 record without key and payload is as long
 
@@ -100,12 +108,15 @@ _EXTENSION = struct.Struct(
     "q"  # max timestamp, ms
 )
 _CRC = struct.Struct(">I")
+_END_OFFSET = struct.Struct(">q")  # of a frame with sparse offsets
 _EXTENDED = struct.Struct(_FIXED.format + "I" + _EXTENSION.format[1:] + "I")  # all 51 bytes at once
 
 FRAME_FIXED_BYTES = _FIXED.size + _CRC.size
 FRAME_EXTENSION_BYTES = _EXTENSION.size + _CRC.size
 FRAME_HEADER_BYTES = FRAME_FIXED_BYTES + FRAME_EXTENSION_BYTES
 _HEADER_CRC_AT = FRAME_HEADER_BYTES - _CRC.size
+MAX_FRAME_HEADER_BYTES = FRAME_HEADER_BYTES + _END_OFFSET.size  # with sparse offsets
+SPARSE_DISTANCE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +179,18 @@ class FrameHeader(NamedTuple):
     epoch: int
     min_ms: int
     max_ms: int
-    length: int  # of the header itself: 51, or 27 without extension
+    length: int  # of the header itself: 51, 27 without extension, 59 with sparse offsets
+    sparse_end: int = -1  # the offset after the range that a frame with sparse offsets covers
 
     @property
     def extended(self) -> bool:
         """Whether the frame has epoch, timestamps and a checksum of its header."""
-        return self.length == FRAME_HEADER_BYTES
+        return self.length >= FRAME_HEADER_BYTES
+
+    @property
+    def sparse(self) -> bool:
+        """Whether records are missing in the range of offsets that the frame covers; their offsets are written out."""
+        return self.sparse_end >= 0
 
     @property
     def frame_length(self) -> int:
@@ -182,8 +199,8 @@ class FrameHeader(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last record."""
-        return self.base_offset + self.record_count
+        """The offset after the last record, or after the range that the frame covers."""
+        return self.base_offset + self.record_count if self.sparse_end < 0 else self.sparse_end
 
 
 class _Codecs(threading.local):
@@ -203,8 +220,14 @@ class _Codecs(threading.local):
 _codecs = _Codecs()
 
 
+def header_checksum(head: bytes, salt: int) -> int:
+    """Return the CRC32C over the header of a frame (51 or 59 bytes), without both of its checksums."""
+    crc = crc32c(head[FRAME_FIXED_BYTES:_HEADER_CRC_AT], crc32c(head[: _FIXED.size], salt))
+    return crc32c(head[FRAME_HEADER_BYTES:], crc) if len(head) > FRAME_HEADER_BYTES else crc
+
+
 def frame_checksum(head: bytes, payload: bytes, salt: int) -> int:
-    """Return the CRC32C over a header (27 or 51 bytes, without magic and its own field) and the payload."""
+    """Return the CRC32C over a header (27, 51 or 59 bytes, without magic and its own field) and the payload."""
     crc = crc32c(head[2 : _FIXED.size], salt)
     if len(head) > FRAME_FIXED_BYTES:
         crc = crc32c(head[FRAME_FIXED_BYTES:], crc)
@@ -222,12 +245,15 @@ def encode_frame(
     salt: int,
     codec: int = CODEC_ZSTD,
     level: int = 1,
+    end_offset: int | None = None,
 ) -> tuple[bytes, bytes]:
     """Return (header, payload) of a frame that holds the encoded records `data`, whose deltas count from `min_ms`.
 
-    A payload that compression would not make smaller is stored as it is. ValueError for what a frame can't hold.
+    With `end_offset` it has sparse offsets: it covers the range up to there, and in front of the records `data` has the
+    distance of each to the one before it. A payload that compression would not make smaller is stored as it is.
+    ValueError for what a frame can't hold.
     """
-    if not 0 < len(data) <= MAX_FRAME_BYTES:
+    if not (0 if end_offset is not None and not count else 1) <= len(data) <= MAX_FRAME_BYTES:
         raise ValueError(f"a frame holds 1 to {MAX_FRAME_BYTES} B of records, not {len(data)}")
     payload = data
     if codec == CODEC_ZSTD:
@@ -235,15 +261,32 @@ def encode_frame(
         if len(payload) >= len(data):
             payload = data
             codec = CODEC_NONE
-    fixed = _FIXED.pack(FRAME_MAGIC, codec | _FLAG_EXTENSION, count, base_offset, len(data), len(payload))
-    extension = _EXTENSION.pack(epoch, min_ms, max_ms)
-    extension += _CRC.pack(crc32c(extension, crc32c(fixed, salt)))
+    head = frame_head(
+        FrameHeader(
+            *(codec, count, base_offset, len(data), len(payload), 0, epoch, min_ms, max_ms, 0),
+            sparse_end=-1 if end_offset is None else end_offset,
+        ),
+        payload,
+        salt,
+    )
+    return head, payload
+
+
+def frame_head(header: FrameHeader, payload: bytes, salt: int) -> bytes:
+    """Return the bytes of a header in front of `payload`, as it is stored; `crc` and `length` are worked out."""
+    flags = header.codec | _FLAG_EXTENSION | (_FLAG_SPARSE if header.sparse else 0)
+    fixed = _FIXED.pack(
+        FRAME_MAGIC, flags, header.record_count, header.base_offset, header.uncompressed_length, len(payload)
+    )
+    extension = _EXTENSION.pack(header.epoch, header.min_ms, header.max_ms)
+    end = _END_OFFSET.pack(header.sparse_end) if header.sparse else b""
+    extension += _CRC.pack(crc32c(end, crc32c(extension, crc32c(fixed, salt)))) + end
     crc = crc32c(payload, crc32c(extension, crc32c(fixed[2:], salt)))
-    return b"".join((fixed, _CRC.pack(crc), extension)), payload
+    return b"".join((fixed, _CRC.pack(crc), extension))
 
 
 def parse_frame_header(data: bytes, salt: int, *, path: str = "frame", position: int = 0) -> FrameHeader:
-    """Return the header at the start of `data`, of which 51 bytes should be there if the file has them.
+    """Return the header at the start of `data`, of which 59 bytes should be there if the file has them.
 
     CorruptionError, with `path` and `position`, if it isn't one. The checksum of an extended header is checked; one
     without extension has none, so that its lengths are only to be trusted after `unpack_payload`.
@@ -255,20 +298,28 @@ def parse_frame_header(data: bytes, salt: int, *, path: str = "frame", position:
     flags = data[2]
     if flags & ~_KNOWN_FLAGS or flags & _CODEC_MASK > CODEC_ZSTD:
         raise CorruptionError(path, position, f"frame flags {flags:#04x}: unknown codec or bit")
+    sparse_end = -1
     if flags & _FLAG_EXTENSION:
-        if len(data) < FRAME_HEADER_BYTES:
-            raise CorruptionError(path, position, f"frame header: {len(data)} B, expected {FRAME_HEADER_BYTES}")
+        length = MAX_FRAME_HEADER_BYTES if flags & _FLAG_SPARSE else FRAME_HEADER_BYTES
+        if len(data) < length:
+            raise CorruptionError(path, position, f"frame header: {len(data)} B, expected {length}")
         _, _, count, base_offset, raw, stored, crc, epoch, min_ms, max_ms, header_crc = _EXTENDED.unpack_from(data)
-        computed = crc32c(data[FRAME_FIXED_BYTES:_HEADER_CRC_AT], crc32c(data[: _FIXED.size], salt))
+        computed = header_checksum(data[:length], salt)
         if header_crc != computed:
             raise CorruptionError(path, position, f"frame header checksum {header_crc:08x}, expected {computed:08x}")
-        length = FRAME_HEADER_BYTES
+        if flags & _FLAG_SPARSE:
+            (sparse_end,) = _END_OFFSET.unpack_from(data, FRAME_HEADER_BYTES)
+            if sparse_end < 0:
+                raise CorruptionError(path, position, f"frame header: end offset {sparse_end} is out of range")
+    elif flags & _FLAG_SPARSE:
+        raise CorruptionError(path, position, f"frame flags {flags:#04x}: sparse offsets without extension")
     else:
         _, _, count, base_offset, raw, stored = _FIXED.unpack_from(data)
         (crc,) = _CRC.unpack_from(data, _FIXED.size)
         epoch = min_ms = max_ms = 0
         length = FRAME_FIXED_BYTES
-    header = FrameHeader(flags & _CODEC_MASK, count, base_offset, raw, stored, crc, epoch, min_ms, max_ms, length)
+    codec = flags & _CODEC_MASK
+    header = FrameHeader(codec, count, base_offset, raw, stored, crc, epoch, min_ms, max_ms, length, sparse_end)
     reason = _implausible(header)
     if reason:
         raise CorruptionError(path, position, f"frame header: {reason}")
@@ -284,8 +335,11 @@ def _implausible(header: FrameHeader) -> str:
         )
     if header.codec == CODEC_NONE and header.compressed_length != header.uncompressed_length:
         return f"{header.compressed_length} B stored for {header.uncompressed_length} B without a codec"
-    if header.record_count < 1 or header.record_count * _MIN_RECORD_BYTES > header.uncompressed_length:
+    fewest, size = (0, _MIN_RECORD_BYTES + SPARSE_DISTANCE_BYTES) if header.sparse else (1, _MIN_RECORD_BYTES)
+    if header.record_count < fewest or header.record_count * size > header.uncompressed_length:
         return f"{header.record_count} records don't fit {header.uncompressed_length} B"
+    if header.end_offset < header.base_offset + max(header.record_count, 1):
+        return f"{header.record_count} records don't fit offsets {header.base_offset} to {header.end_offset}"
     if header.base_offset < 0 or header.end_offset > _MAX_OFFSET:
         return f"offset {header.base_offset} is out of range"
     if header.min_ms > header.max_ms:
@@ -298,7 +352,7 @@ def unpack_payload(
 ) -> bytes:
     """Return the records of a frame after checking its checksum; CorruptionError if anything is off.
 
-    `head` is the header's own bytes (27 or 51), `payload` the `compressed_length` bytes after it.
+    `head` is the header's own bytes (27, 51 or 59), `payload` the `compressed_length` bytes after it.
     """
     if len(payload) != header.compressed_length:
         raise CorruptionError(path, position, f"frame of {header.compressed_length} B, {len(payload)} B are there")

@@ -16,6 +16,7 @@ from highway.errors import CorruptionError
 from .format import (
     FRAME_FIXED_BYTES,
     FRAME_HEADER_BYTES,
+    MAX_FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
     parse_frame_header,
@@ -30,6 +31,7 @@ __all__ = ["rescue_header", "start_of_crc"]
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
 _CRC_AT = 23  # the payload's checksum, which the header's leaves out
 _UUID_AT = 16
+_FLAG_SPARSE = 0b0100_0000  # then the header goes on behind its checksum, which covers that too
 
 
 def _table() -> list[int]:
@@ -61,15 +63,17 @@ def rescue_header(read: Callable[[int, int], bytes], base_offset: int, path: str
     `read(length, position)` is pread. The log's uuid is the one that stands in the damaged header, right or wrong.
     """
     damaged = read(SEGMENT_HEADER_BYTES, 0)
-    head = read(FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES)
+    head = read(MAX_FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES)
     if len(head) < FRAME_HEADER_BYTES:
         raise CorruptionError(path, 0, "segment header: damaged, and no frame follows it")
-    summed = head[:_CRC_AT] + head[FRAME_FIXED_BYTES:-4]
-    salt = start_of_crc(summed, int.from_bytes(head[-4:], "big"))
+    crc_at = FRAME_HEADER_BYTES - 4
+    sparse = head[FRAME_HEADER_BYTES:] if head[2] & _FLAG_SPARSE else b""
+    summed = head[:_CRC_AT] + head[FRAME_FIXED_BYTES:crc_at] + sparse
+    salt = start_of_crc(summed, int.from_bytes(head[crc_at:FRAME_HEADER_BYTES], "big"))
     frame = parse_frame_header(head, salt, path=path, position=SEGMENT_HEADER_BYTES)
     if not frame.extended or frame.base_offset < base_offset:
         raise CorruptionError(path, 0, "segment header: damaged, and so is the first frame")
     payload = read(frame.compressed_length, SEGMENT_HEADER_BYTES + frame.length)
-    unpack_payload(frame, head, payload, salt, path=path, position=SEGMENT_HEADER_BYTES)
+    unpack_payload(frame, head[: frame.length], payload, salt, path=path, position=SEGMENT_HEADER_BYTES)
     log_uuid = damaged[_UUID_AT : _UUID_AT + 16].ljust(16, b"\0")
     return SegmentHeader(log_uuid, base_offset, frame.min_ms, frame.epoch, salt)

@@ -20,7 +20,7 @@ from .format import SEGMENT_HEADER_BYTES, FrameHeader, SegmentHeader, unpack_pay
 from .header_rescue import rescue_header
 from .index import IndexFile, SparseIndex
 from .postings import ANYWHERE, Postings, TopicPostings, entries_with
-from .records import RecordBatch, topics_of
+from .records import RecordBatch, SparseBatch, topics_of
 from .scan import DamagedRange, FrameWalk, Window, region_frames
 
 if TYPE_CHECKING:
@@ -137,6 +137,10 @@ class IndexedSegment:
 
     def _batch(self, header: FrameHeader, head: bytes, payload: bytes, position: int) -> RecordBatch:
         data = unpack_payload(header, head, payload, self.header.salt, path=str(self.path), position=position)
+        if header.sparse:
+            return SparseBatch(
+                header.base_offset, header.end_offset, header.record_count, header.min_ms, header.max_ms, data
+            )
         batch = RecordBatch(header.base_offset, header.record_count, header.min_ms, header.max_ms, data)
         if not header.extended:
             batch.last_ms = batch.records()[-1][2]  # only the records know

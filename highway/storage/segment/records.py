@@ -17,7 +17,10 @@ from __future__ import annotations
 
 import gc
 import struct
-from itertools import chain, islice
+import sys
+from array import array
+from bisect import bisect_left
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from highway.errors import CorruptionError
@@ -36,6 +39,7 @@ __all__ = [
     "Record",
     "RecordBatch",
     "RecordHeads",
+    "SparseBatch",
     "decode_records",
     "encode_records",
     "record_lengths",
@@ -274,9 +278,13 @@ class RecordBatch:
                 gc.collect(0)
         return records
 
-    def record_at(self, offset: int) -> Record:
-        """Return one record; the caller has checked that `offset` is in the batch."""
+    def record_at(self, offset: int) -> Record | None:
+        """Return one record, None where a compaction left a hole; the caller has checked that `offset` is in the batch."""
         return self.records()[offset - self.base_offset]
+
+    def begins_before(self, offset: int) -> bool:
+        """Return whether there is a record below `offset`."""
+        return self.base_offset < offset
 
     def without_head(self, skipped: int) -> RecordBatch:
         """Return the batch without its first `skipped` records."""
@@ -293,3 +301,48 @@ class RecordBatch:
 
     def __repr__(self) -> str:
         return f"RecordBatch({self.base_offset}..{self.end_offset - 1}, {len(self.data)} B, {self.last_ms} ms)"
+
+
+class SparseBatch(RecordBatch):
+    """A frame of a compacted segment: records of some offsets of [base_offset, end_offset), perhaps of none."""
+
+    __slots__ = ("_distances", "_end_offset")
+
+    def __init__(self, base_offset: int, end_offset: int, count: int, base_ms: int, last_ms: int, data: bytes) -> None:
+        """`data` has the distance of each record to the one before it (u32; of the first to base_offset), then records."""
+        super().__init__(base_offset, count, base_ms, last_ms, data[4 * count :])
+        self._end_offset = end_offset
+        self._distances = data[: 4 * count]
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the range that the batch covers."""
+        return self._end_offset
+
+    def records(self) -> list[Record]:
+        """Return the decoded records with their offsets; CorruptionError if `data` isn't exactly `count` of them."""
+        records = self._records
+        if records is None:
+            where = f"batch of offset {self.base_offset}"
+            decoded = decode_records(self.data, self.count, 0, self.base_ms, where)
+            offsets = self._offsets(where)
+            records = self._records = [(offset, *record[1:]) for offset, record in zip(offsets, decoded, strict=True)]
+        return records
+
+    def begins_before(self, offset: int) -> bool:
+        records = self.records()
+        return bool(records) and records[0][0] < offset
+
+    def _offsets(self, where: str) -> list[int]:
+        distances = array("I", self._distances)
+        if sys.byteorder == "little":
+            distances.byteswap()
+        offsets = [self.base_offset + distance for distance in accumulate(distances)]
+        if len(offsets) != self.count or 0 in distances[1:] or (offsets and offsets[-1] >= self._end_offset):
+            raise CorruptionError(where, 0, f"{self.count} records whose offsets don't ascend to {self._end_offset}")
+        return offsets
+
+    def record_at(self, offset: int) -> Record | None:
+        records = self.records()
+        index = bisect_left(records, (offset,))
+        return records[index] if index < len(records) and records[index][0] == offset else None

@@ -16,6 +16,7 @@ from highway.storage.disk.filesystem import read_or_report
 from .format import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
+    MAX_FRAME_HEADER_BYTES,
     FrameHeader,
     parse_frame_header,
     unpack_payload,
@@ -233,7 +234,7 @@ class FrameWalk:
         """Return the frame at `position` if it's valid and continues the log; CorruptionError otherwise."""
         window = self._window
         path = self._path
-        head = window.peek(position, FRAME_HEADER_BYTES)
+        head = window.peek(position, MAX_FRAME_HEADER_BYTES)
         header = parse_frame_header(head, self._salt, path=path, position=position)
         if extended_only and not header.extended:
             raise CorruptionError(path, position, "frame without extension behind damage")
@@ -255,7 +256,7 @@ class FrameWalk:
     def _trusted_header(self, position: int) -> FrameHeader | None:
         """Return the header at `position` if its own checksum proves it, whatever its payload looks like."""
         try:
-            head = self._window.peek(position, FRAME_HEADER_BYTES)
+            head = self._window.peek(position, MAX_FRAME_HEADER_BYTES)
             header = parse_frame_header(head, self._salt, path=self._path, position=position)
         except CorruptionError:
             return None
@@ -284,7 +285,7 @@ def region_frames(
     at = 0
     while at < len(region):
         try:
-            head = region[at : at + FRAME_HEADER_BYTES]
+            head = region[at : at + MAX_FRAME_HEADER_BYTES]
             header = parse_frame_header(head, salt, path=path, position=start + at)
         except CorruptionError as error:
             window = Window(lambda length, position: region[position : position + length], len(region))

@@ -25,7 +25,7 @@ from highway.errors import CorruptionError, StorageError
 
 from .format import (
     CODEC_ZSTD,
-    FRAME_HEADER_BYTES,
+    MAX_FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
     encode_frame,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from highway.storage.disk.descriptors import Descriptors
 
+    from .format import FrameHeader
     from .records import RecordBatch
 
 __all__ = ["INDEX_SUFFIX", "SEGMENT_SUFFIX", "Segment", "segment_path"]
@@ -292,7 +293,7 @@ class Segment(IndexedSegment):
 
     def read_frame(self, position: int) -> RecordBatch:
         """Return the frame at `position`; CorruptionError unless there is a valid one."""
-        head = self._pread(FRAME_HEADER_BYTES, position)
+        head = self._pread(MAX_FRAME_HEADER_BYTES, position)
         header = parse_frame_header(head, self.header.salt, path=str(self.path), position=position)
         payload = self._pread(header.compressed_length, position + header.length)
         return self._batch(header, head[: header.length], payload, position)
@@ -319,14 +320,17 @@ class Segment(IndexedSegment):
         index = self.index
         self._refuse_damaged(offset - 1)
         for entry in reversed(self._entries(index, 0, index.locate(offset - 1) + 1, topics)):
-            found = None
+            found: list[tuple[int, FrameHeader, bytes]] = []
             for position, header, frame in self._frames(index, entry, offset - 1):
                 if header.base_offset >= offset:
                     break
-                found = position, header, frame
-            if found is not None:
-                position, header, frame = found
-                return self._batch(header, frame[: header.length], frame[header.length :], position)
+                if not header.sparse:
+                    found.clear()  # it has a record below `offset`, so none in front of it is wanted
+                found.append((position, header, frame))
+            for position, header, frame in reversed(found):
+                batch = self._batch(header, frame[: header.length], frame[header.length :], position)
+                if batch.begins_before(offset):
+                    return batch
         return None
 
     def offset_at(self, timestamp_ms: int) -> int | None:
@@ -336,7 +340,7 @@ class Segment(IndexedSegment):
             for position, header, frame in self._frames(index, entry, _ANY_OFFSET):
                 if header.extended and header.max_ms < timestamp_ms:
                     continue
-                if header.extended and header.min_ms >= timestamp_ms:
+                if header.extended and header.min_ms >= timestamp_ms and not header.sparse:
                     return header.base_offset
                 batch = self._batch(header, frame[: header.length], frame[header.length :], position)
                 for record in batch.records():
