@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from highway.log_lines import about
@@ -76,6 +76,7 @@ class AclRule:
     topic_filter: bytes  # levels of it may be CLIENT_ID or USERNAME
     user: str | None = None
     client: str | None = None
+    where: str = field(default="", compare=False)  # file:line, for whoever asks why
 
 
 class Rights:

@@ -32,6 +32,7 @@ from highway.mqtt import ReasonCode
 from highway.storage import Durability
 from highway.storage.segment.records import FLAG_RETAIN, MAX_PROPERTIES_BYTES
 
+from .authentication import TrustEverybody
 from .authorisation import is_reserved
 from .sys_topics import Counters, sys_messages
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from highway.mqtt import PublishRun
     from highway.storage import Storage
 
+    from .authentication import Authenticator
     from .settings import BrokerSettings, TopicEntry
 
 __all__ = ["Broker"]
@@ -65,8 +67,17 @@ TURN_S = 0.002
 class Broker:
     """One broker over one storage engine."""
 
-    def __init__(self, settings: BrokerSettings, storage: Storage, scheduler: Scheduler, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        storage: Storage,
+        scheduler: Scheduler,
+        clock: Clock,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        """Without an `authenticator`, clients are let in as they come, or not at all: as the settings say."""
         self.settings = settings
+        self.authenticator = authenticator or TrustEverybody(anonymous=settings.anonymous)
         self.storage = storage
         self.scheduler = scheduler
         self.clock = clock

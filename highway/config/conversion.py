@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highway.broker.authorisation import USERNAME, AclRule
 from highway.broker.settings import BrokerSettings, TopicEntry
+from highway.config.access import acl_rules, acl_warnings
 from highway.config.limits import limits_of
 from highway.config.listeners import tls_settings
 from highway.config.models import Listener, Settings
-from highway.config.problems import KeyPath, Mark, Problem, sorted_lines
+from highway.config.problems import Mark, Problem, sorted_lines
 from highway.config.topic_entries import OTHER_FILTER, OTHER_LOG, log_name
 from highway.config.units import format_size
 from highway.log_lines import LoggingSettings
@@ -21,7 +21,8 @@ from highway.storage.settings import MIB, Durability, LogSettings, StorageSettin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from highway.config.schema import AuthSection, ConfigFile, ListenerSection, LogKeys, Section
+    from highway.config.models import AuthSettings
+    from highway.config.schema import ConfigFile, ListenerSection, LogKeys, Section
     from highway.config.yaml_loader import Document
 
 __all__ = ["to_settings"]
@@ -30,8 +31,10 @@ _OTHER_RETENTION_MS = 24 * 60 * 60 * 1000
 _OTHER_RETENTION_BYTES = 256 * MIB
 
 
-def to_settings(model: ConfigFile, document: Document, folder: Path, warnings: Iterable[Problem]) -> Settings:
-    """The settings that `model` stands for; relative paths start at `folder`."""
+def to_settings(
+    model: ConfigFile, document: Document, folder: Path, warnings: Iterable[Problem], auth: AuthSettings
+) -> Settings:
+    """The settings that `model` stands for; relative paths start at `folder`, and `auth` was read from its files."""
     defaults = LogSettings("", **_log_values(model.defaults))
     logs: list[LogSettings] = []
     entries: list[TopicEntry] = []
@@ -39,7 +42,7 @@ def to_settings(model: ConfigFile, document: Document, folder: Path, warnings: I
         log = replace(defaults, name=topic.log or log_name(topic.topic), **_log_values(topic))
         logs.append(log)
         entries.append(TopicEntry(topic.topic.encode(), log.name, log.delay_ms))
-    found = [*warnings, *_retention_warnings(document, logs), *_acl_warnings(document, model.auth)]
+    found = [*warnings, *_retention_warnings(document, logs), *acl_warnings(document, model.auth)]
     reject = model.unmatched == "reject"
     if not reject and all(topic.topic != OTHER_FILTER for topic in model.topics):
         # What no entry matches is kept as well, so that every message has an offset; but not for long.
@@ -58,7 +61,8 @@ def to_settings(model: ConfigFile, document: Document, folder: Path, warnings: I
         data_dir=Path(os.path.normpath(folder / model.data_dir)),
         listeners=tuple(_listener(name, item, folder) for name, item in model.listeners.items()),
         logs=tuple(logs),
-        broker=_broker_settings(model, tuple(entries), reject=reject),
+        broker=_broker_settings(model, tuple(entries), document, reject=reject),
+        auth=auth,
         http=None if model.http is None else (model.http.bind, model.http.port),
         storage=StorageSettings(memory_budget=model.memory_budget, **_values(model.storage, StorageSettings)),
         logging=LoggingSettings(model.logging.format, model.logging.level),
@@ -71,50 +75,17 @@ def _listener(name: str, section: ListenerSection, folder: Path) -> Listener:
     return Listener(name, section.bind, section.port, tls, section.websocket)
 
 
-def _broker_settings(model: ConfigFile, entries: tuple[TopicEntry, ...], *, reject: bool) -> BrokerSettings:
+def _broker_settings(
+    model: ConfigFile, entries: tuple[TopicEntry, ...], document: Document, *, reject: bool
+) -> BrokerSettings:
     return BrokerSettings(
         entries=entries,
         unmatched_reject=reject,
         anonymous=model.auth.anonymous,
-        acl=_acl(model.auth),
+        acl=acl_rules(document, model.auth),
         acl_denied_closes=model.auth.acl_denied == "close",
         **limits_of(model.limits),
     )
-
-
-def _acl(section: AuthSection) -> tuple[AclRule, ...] | None:
-    """The rules; None where none are given, which is not the same as an empty list."""
-    if "acl" not in section.model_fields_set:
-        return None
-    return tuple(
-        AclRule(
-            bool(rule.allow),
-            frozenset(rule.allow or rule.deny),
-            rule.topic.encode(),
-            rule.user or None,
-            rule.client or None,
-        )
-        for rule in section.acl
-    )
-
-
-def _acl_warnings(document: Document, section: AuthSection) -> list[Problem]:
-    """What is allowed to stand in the rules, and says less than it seems to."""
-    if "acl" not in section.model_fields_set:
-        return []
-    key: KeyPath = ("auth", "acl")
-    if not section.acl:
-        text = "has no rules, so that nobody may do anything; without this key everybody may do everything"
-        return [Problem(document.mark_of(key) or Mark("configuration"), key, text)]
-    return [
-        Problem(
-            document.mark_of((*key, number)) or Mark("configuration"),
-            (*key, number),
-            "trusts the user name that a client gives: nothing checks it in this version, which knows no passwords",
-        )
-        for number, rule in enumerate(section.acl)
-        if rule.user or USERNAME in rule.topic.encode().split(b"/")
-    ]
 
 
 def _log_values(keys: LogKeys) -> dict[str, Any]:

@@ -157,15 +157,30 @@ def _check_auth(document: Document, tree: dict[str, Any]) -> bool:
     if not isinstance(section, dict):
         return False
     anonymous = section.get("anonymous", False)
-    if anonymous is False and not any(problem.path[:1] == ("auth",) for problem in document.problems):
+    knows_a_way = any(section.get(key) for key in ("password_file", "plugins")) or _asks_for_certificates(tree)
+    if (
+        anonymous is False
+        and not knows_a_way
+        and not any(problem.path[:1] == ("auth",) for problem in document.problems)
+    ):
         key: KeyPath = ("auth", "anonymous") if "anonymous" in section else ("auth",)
         document.add(
             key,
-            "nobody could connect: this version knows no other way to log in yet than `anonymous: true`; "
-            "keep the listeners on 127.0.0.1, or behind something that checks who connects",
+            "nobody could connect: name a password_file, plugins, or a listener with `tls: {cafile: ...}`; "
+            "or let everybody in with `anonymous: true`, with listeners on 127.0.0.1",
             document.key_mark_of(key),
         )
     return anonymous is True
+
+
+def _asks_for_certificates(tree: dict[str, Any]) -> bool:
+    listeners = tree.get("listeners")
+    sections = (
+        [item.get("tls") for item in listeners.values() if isinstance(item, dict)]
+        if isinstance(listeners, dict)
+        else []
+    )
+    return any(isinstance(tls, dict) and tls.get("cafile") for tls in sections)
 
 
 def is_loopback(host: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from highway.config.access import read_access
 from highway.config.conversion import to_settings
 from highway.config.environment import apply_environment
 from highway.config.explain import add_model_problems
@@ -80,8 +81,9 @@ def load_settings(
     # These look at the tree and not at the model, so that a fault elsewhere doesn't hide theirs.
     reading.warnings += check_listeners(reading.document, tree, reading.folder)
     reading.warnings += check_topic_entries(reading.document, tree.get("topics"), unmatched=tree.get("unmatched"))
+    auth = read_access(reading.document, tree, reading.folder, model.auth)
     reading.fail_if_wrong()
-    return to_settings(model, reading.document, reading.folder, reading.warnings)
+    return to_settings(model, reading.document, reading.folder, reading.warnings, auth)
 
 
 def shipped_text(name: str) -> str:

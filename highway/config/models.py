@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from highway.broker.settings import BrokerSettings
 from highway.log_lines import LoggingSettings
 from highway.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from highway.config.passwords import Passwords
     from highway.storage.settings import LogSettings
 
-__all__ = ["Listener", "Settings", "TlsSettings"]
+__all__ = ["AuthSettings", "Listener", "PluginSettings", "Settings", "TlsSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,26 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """An amqtt plugin: its class by dotted name, and its options; some of their values may be a `Secret`."""
+
+    name: str
+    options: Mapping[str, Any]
+    where: str  # file:line, for messages
+
+
+@dataclass(frozen=True, slots=True)
+class AuthSettings:
+    """Who is let in, read from all the files that say so: nothing of it changes, a reload makes another one."""
+
+    anonymous: bool = True
+    passwords: Passwords | None = None
+    plugins: tuple[PluginSettings, ...] = ()
+    plugin_timeout_s: float = 5.0
+    plugin_cache_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """A whole configuration that may take effect.
 
@@ -58,6 +80,7 @@ class Settings:
     logs: tuple[LogSettings, ...]
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
     http: tuple[str, int] | None = None  # address and port of the HTTP API beside the unix socket
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     warnings: tuple[str, ...] = ()

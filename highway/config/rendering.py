@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from highway.config.access import shown_options
 from highway.config.limits import limits_section
 from highway.config.listeners import is_open
 from highway.config.units import UNLIMITED, format_duration, format_size
@@ -13,7 +14,7 @@ from highway.config.units import UNLIMITED, format_duration, format_size
 if TYPE_CHECKING:
     from highway.broker.authorisation import AclRule
     from highway.broker.settings import BrokerSettings
-    from highway.config.models import Listener, Settings
+    from highway.config.models import AuthSettings, Listener, Settings
     from highway.storage.settings import LogSettings, StorageSettings
 
 __all__ = ["to_tree", "to_yaml"]
@@ -32,7 +33,7 @@ def to_tree(settings: Settings) -> dict[str, Any]:
         "listeners": {item.name: _listener(item) for item in settings.listeners},
         **({} if settings.http is None else {"http": dict(zip(("bind", "port"), settings.http, strict=True))}),
         "insecure": broker.anonymous and any(is_open(listener) for listener in settings.listeners),
-        "auth": _auth(broker),
+        "auth": _auth(broker, settings.auth),
         "limits": limits_section(broker),
         "logging": {"format": settings.logging.format, "level": settings.logging.level},
         "memory_budget": format_size(settings.storage.memory_budget),
@@ -56,8 +57,14 @@ def _listener(listener: Listener) -> dict[str, Any]:
     return tree
 
 
-def _auth(broker: BrokerSettings) -> dict[str, Any]:
+def _auth(broker: BrokerSettings, auth: AuthSettings) -> dict[str, Any]:
     tree: dict[str, Any] = {"anonymous": broker.anonymous}
+    if auth.passwords is not None:
+        tree["password_file"] = str(auth.passwords.path.absolute())
+    if auth.plugins:
+        tree["plugins"] = {plugin.name: shown_options(plugin.options) for plugin in auth.plugins}
+        tree["plugin_timeout"] = format_duration(round(auth.plugin_timeout_s * 1000))
+        tree["plugin_cache"] = format_duration(round(auth.plugin_cache_s * 1000))
     if broker.acl is not None:
         tree["acl"] = [_acl_rule(rule) for rule in broker.acl]
     tree["acl_denied"] = "close" if broker.acl_denied_closes else "drop"

@@ -15,6 +15,7 @@ from pydantic_core import core_schema
 
 from highway.broker.authorisation import Right
 from highway.config.limits import LimitsSection
+from highway.config.models import AuthSettings
 from highway.config.problems import did_you_mean
 from highway.config.sections import Duration, Section, Size
 from highway.errors import MqttError
@@ -46,6 +47,7 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 # What can stand in the first line of an HTTP request, less the query.
 WEBSOCKET_PATTERN = r"^/[!$-;=@-Z_a-z~]*$"
 
+_AUTH = AuthSettings()
 _LOG = LogSettings("")
 _STORAGE = StorageSettings()
 
@@ -158,9 +160,20 @@ class AclRuleSection(Section):
 class AuthSection(Section):
     """Who may connect, and what they may do."""
 
-    LATER = frozenset({"password_file", "plugins"})
-
     anonymous: bool = Field(default=False, description="Whether clients may connect without a user name.")
+    password_file: str | None = Field(
+        None, min_length=1, description="Users and hashes of their passwords, in mosquitto's format."
+    )
+    plugins: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="amqtt plugins by the dotted names of their classes, with their options, asked in this order.",
+    )
+    plugin_timeout: Annotated[int, Duration("10ms", "1m")] = Field(
+        round(_AUTH.plugin_timeout_s * 1000), description="How long a plugin may take to decide; later means no."
+    )
+    plugin_cache: Annotated[int, Duration("0s", "1d")] = Field(
+        round(_AUTH.plugin_cache_s * 1000), description="How long what a plugin decided is taken for granted."
+    )
     acl: list[AclRuleSection] = Field(
         default_factory=list,
         description="Rules in order: the first that matches decides, and none means no. Without this key all is allowed.",

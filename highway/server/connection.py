@@ -218,6 +218,11 @@ class Connection(asyncio.Protocol):
     # A transport that has a protocol of its own calls these, too.
 
     @property
+    def ssl_object(self) -> Any:
+        """What the ssl module knows of a TLS connection; None for others."""
+        return None if self._transport is None else self._transport.get_extra_info("ssl_object")
+
+    @property
     def has_connect(self) -> bool:
         """Whether a CONNECT has come, and with it the end of the small limit."""
         return self._protocol.version != 0
@@ -297,8 +302,10 @@ class Connection(asyncio.Protocol):
 
     def _connect_timed_out(self) -> None:
         self._counters.limited["connect_timeout"] += 1
-        logger.info("closed: no CONNECT in time", extra=self._about())
+        what = "not logged in" if self.has_connect else "no CONNECT"
+        logger.info("closed: %s in time", what, extra=self._about())
         self.close()
+        self._client.abandon()
 
     def _check_keep_alive(self) -> None:
         # One timer a connection that is moved on when it fires, so that a packet costs it nothing.

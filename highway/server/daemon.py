@@ -20,6 +20,7 @@ from highway.errors import DiskFailedError, StorageError
 from highway.log_lines import LogLines
 from highway.storage import Storage, descriptor_share
 
+from .access.gate import Gate
 from .connection import Connections
 from .http import ADMIN_SOCKET, HttpServer
 from .listening import Door, open_door
@@ -123,7 +124,8 @@ async def _serve(settings: Settings, lines: LogLines) -> int:
     storage.on_fault = fault
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, 0)
-    broker = Broker(settings.broker, storage, loop, clock)
+    gate = Gate(settings.auth, loop)
+    broker = Broker(settings.broker, storage, loop, clock, gate)
     connections = Connections(broker, loop)
     doors: list[Door] = []
     http = HttpServer(broker, loop)
@@ -146,6 +148,7 @@ async def _serve(settings: Settings, lines: LogLines) -> int:
             door.close()
         await http.close()
         broker.close()
+        gate.close()
         storage.close()
         lines.flush_repeated(everything=True)
     return code

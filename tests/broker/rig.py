@@ -76,6 +76,7 @@ class FakeLink:
         self.reading = True
         self.keep_alive: int | None = None
         self.peer = "rig"
+        self.ssl_object: Any = None
 
     def established(self, keep_alive_s: int) -> None:
         self.keep_alive = keep_alive_s

@@ -303,8 +303,6 @@ def test_value_that_means_what_it_says(entry, field, value, load):
     "text",
     [
         "bridges: {}",
-        "auth: {anonymous: true, password_file: x}",
-        "auth: {anonymous: true, plugins: {}}",
         "storage: {engine: jetstream}",
         "defaults: {cleanup: compact}",
     ],

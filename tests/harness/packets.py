@@ -52,6 +52,7 @@ def connect(
     keep_alive: int = 60,
     will: tuple[str, bytes, int, bool] | None = None,
     username: str | None = None,
+    password: bytes | None = None,
 ) -> bytes:
     """CONNECT; `will` is topic name, payload, QoS, retain."""
     flags = 0x02 if clean else 0
@@ -63,6 +64,9 @@ def connect(
     if username is not None:
         flags |= 0x80
         payload += text(username)
+    if password is not None:
+        flags |= 0x40
+        payload += len(password).to_bytes(2, "big") + password
     return packet(0x10, text("MQTT") + bytes([4, flags]) + struct.pack(">H", keep_alive) + payload)
 
 

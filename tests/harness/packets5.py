@@ -146,6 +146,7 @@ def connect(
     will: tuple[str, bytes, int, bool] | None = None,
     will_properties: dict[str, Any] | None = None,
     username: str | None = None,
+    password: bytes | None = None,
     **values: Any,
 ) -> bytes:
     """CONNECT; `will` is topic name, payload, QoS, retain."""
@@ -158,6 +159,9 @@ def connect(
     if username is not None:
         flags |= 0x80
         payload += text(username)
+    if password is not None:
+        flags |= 0x40
+        payload += len(password).to_bytes(2, "big") + password
     head = text("MQTT") + bytes([5, flags]) + struct.pack(">H", keep_alive)
     return packet(0x10, head + properties(**values) + payload)
 

@@ -94,8 +94,8 @@ def test_certificate_is_required_and_checked(
 def test_certificate_is_asked_for_and_may_be_missing_but_not_wrong(
     ports: dict[str, int], trusting: ssl.SSLContext, authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    for context in (trusting, mutual(trusting, authority, "sensor")):
-        over(context, ports["asking"]).login("asked")
+    for number, context in enumerate((trusting, mutual(trusting, authority, "sensor"))):
+        over(context, ports["asking"]).login(f"asked-{number}")
     strangers = Authority(tmp_path_factory.mktemp("strangers"))
     assert is_turned_away(over(mutual(trusting, strangers, "stranger"), ports["asking"]))
 

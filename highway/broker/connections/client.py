@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from highway.broker.authentication import Identity
 from highway.broker.authorisation import Right
 from highway.broker.publishing.requests import NO_REQUESTS, requests_of
 from highway.broker.sessions.inflight import RELEASED
@@ -46,6 +47,7 @@ from .receive_window import ReceiveWindow
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from highway.broker.authentication import Login
     from highway.broker.authorisation import Rights
     from highway.broker.broker import Broker
     from highway.broker.sessions.session import Session
@@ -73,10 +75,11 @@ class Client:
         "broker",
         "client_id",
         "connack_sent",
+        "identity",
         "keep_alive",
         "link",
+        "login",
         "session",
-        "user",
         "version",
         "will",
     )
@@ -87,15 +90,16 @@ class Client:
         self.session: Session | None = None
         self.version = 0  # of the protocol, once CONNECT said it
         self.client_id = ""
-        self.user: str | None = None  # the name that it gave
         self.connack_sent = False  # with success; until then MQTT 5 knows no DISCONNECT for this client
         self.keep_alive = 0  # seconds; 0: the client promised nothing
+        self.login: Login | None = None  # while it waits to be told who it is
+        self.identity = Identity()
         self.will: Will | None = None
         self._acks: list[bytes] = []  # of the chunk at hand
         self._acks_mode = Durability.FAST  # the point at which the acknowledgements being gathered are due
         self._early = 0  # messages handled out of a chunk that was deferred
         self._waiting = 0  # acknowledgements handed to the storage engine and not sent yet
-        self._deferred: list[Event] | None = None  # what came after a CONNECT that waits for the journal
+        self._deferred: list[Event] | None = None  # what came behind a packet that waits for an answer from elsewhere
         self._is_gone = False  # the connection went while it waited
         self._was_denied = False  # a publish for want of a right
         self._window: ReceiveWindow | None = None  # of MQTT 5
@@ -117,7 +121,7 @@ class Client:
         self.broker.hold_back(self)
 
     def _defer(self, events: Sequence[Event]) -> bool:
-        """Keep events for later, if the CONNECT before them still waits for the journal."""
+        """Keep events for later, if the packet before them waits: a CONNECT for the journal, or for who the client is."""
         if self._deferred is None:
             return False
         if events:
@@ -131,6 +135,33 @@ class Client:
         Until it is out, nothing else is sent: [MQTT-3.2.0-1]. It comes once, as CONNECT does: 5.0 [MQTT-3.2.0-2].
         """
         self.broker.lifecycle.connect(self, packet)
+
+    def wait_for_login(self, login: Login) -> None:
+        """Take nothing from the client until it is known: what came with its CONNECT waits here, the rest in the network."""
+        self.login = login
+        self._deferred = []
+        self.link.pause_reading()
+
+    def logged_in(self, login: Login, go_on: Callable[[], None]) -> None:
+        """The answer to `login` is there: call `go_on` with it, and then take what came behind the CONNECT.
+
+        Nothing happens where the client is gone by now, or its time was over.
+        """
+        if self.login is not login:
+            return
+        self.login = None
+        events, self._deferred = self._deferred or [], None
+        self.link.resume_reading()
+        go_on()
+        if self.session is not None:
+            self.handle(events)
+
+    def abandon(self) -> None:
+        """Forget a CONNECT that has no answer yet: whatever it comes to, nothing is changed by it."""
+        if self.login is not None:
+            self.login.is_abandoned = True
+            self.login = None
+            self._deferred = None
 
     def connected(self, connack: ConnackPacket, *, journaled: bool) -> None:
         """Answer CONNECT, after the journal has what it changed, and then let the session's messages flow."""
@@ -494,6 +525,7 @@ class Client:
 
         A client need not wait for its CONNACK: one that says all it has to say and leaves is heard out.
         """
+        self.abandon()
         if self._deferred is not None:
             self._is_gone = True
             return

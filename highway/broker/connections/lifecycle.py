@@ -1,6 +1,7 @@
 """Connections come and go, sessions stay: CONNECT, takeover, the end of a connection, the end of a session.
 
-    CONNECT           find or make the session, store what changed, answer, then let messages flow (`online`)
+    CONNECT           find out who it is, and nothing else before that (`connect`); find or make the session, store what
+                      changed, answer (`_attach`), then let messages flow (`online`)
     connection lost   positions and messages in flight are stored, the will is published or waits (`disconnected`)
     expiry            the session and all keys of it go (`expire`)
 
@@ -17,6 +18,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from highway.broker.authentication import Login, Refusal, owns
 from highway.broker.authorisation import Right, Rights, is_reserved, rights_of
 from highway.broker.sessions import session_store
 from highway.broker.sessions.session import Session
@@ -25,6 +27,7 @@ from highway.log_lines import about
 from highway.mqtt import V5, ConnackPacket, Properties, ReasonCode
 
 if TYPE_CHECKING:
+    from highway.broker.authentication import Answer
     from highway.broker.broker import Broker
     from highway.broker.sessions.session_store import Puts
     from highway.mqtt import ConnectPacket, Will
@@ -58,15 +61,47 @@ class Lifecycle:
         if packet.properties.authentication_method is not None:  # 5.0 [MQTT-4.12.0-1]
             self._refuse(client, packet, ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication method is served")
             return
-        if not broker.settings.anonymous:
-            self._refuse(client, packet, ReasonCode.NOT_AUTHORIZED, "anonymous clients are not let in")
-            return
         # [MQTT-3.1.3-6] An empty id stands for one that the server makes up; 5.0 [MQTT-3.1.3-7]: and tells.
         client.client_id = packet.client_id or f"auto-{uuid.uuid4()}"
-        client.user = packet.username
-        rights = self.rights_for(client)
-        if packet.will is not None and not self._may_have_will(client, packet, packet.will, rights):
+        login = Login(
+            client.client_id,
+            packet.username,
+            packet.password,
+            client.link.peer,
+            client.link.ssl_object,
+            packet.clean_start,
+            packet.keep_alive,
+        )
+
+        def done(answer: Answer) -> None:
+            client.logged_in(login, lambda: self._identified(client, packet, answer))
+
+        answer = broker.authenticator.authenticate(login, done)
+        if answer is None:
+            client.wait_for_login(login)
+        else:
+            self._identified(client, packet, answer)
+
+    def _identified(self, client: Client, packet: ConnectPacket, answer: Answer) -> None:
+        """It is known who the client is, or that it isn't let in: only now is there anything that it may touch."""
+        if isinstance(answer, Refusal):
+            self._refuse(client, packet, answer.reason_code, answer.why)
             return
+        broker = self._broker
+        session = broker.sessions.get(client.client_id)
+        anonymous = broker.authenticator.lets_anybody_in
+        if session is not None and not self._is_over(session) and not owns(session.owner, answer, anonymous=anonymous):
+            why = f"user {answer.user!r}: the session of that client id belongs to another user"
+            self._refuse(client, packet, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
+            return
+        client.identity = answer
+        rights = self.rights_for(client)
+        if packet.will is None or self._may_have_will(client, packet, packet.will, rights):
+            self._attach(client, packet, rights)
+
+    def _attach(self, client: Client, packet: ConnectPacket, rights: Rights | None) -> None:
+        """Make or take over the session of a client that may have it, and answer the CONNECT."""
+        broker = self._broker
         before = broker.clients.get(client.client_id)
         if before is not None:
             # 3.1.1 [MQTT-3.1.4-2], 5.0 [MQTT-3.1.4-3]: the older connection goes, its will before the newcomer's answer.
@@ -83,6 +118,7 @@ class Lifecycle:
             )  # the session is said to end with its connection, and the delay with it
         puts += broker.wills.set_puts(client.client_id, will)
         was_stored = session.persistent
+        session.owner = client.identity.owner
         connack = ConnackPacket(present, 0, self._configure(client, session, packet))
         if session.persistent:
             puts.append(session_store.session_put(session))
@@ -101,7 +137,7 @@ class Lifecycle:
 
     def rights_for(self, client: Client) -> Rights | None:
         """What a client whose names are known may do, as the settings are now."""
-        return rights_of(self._broker.settings.acl, client.user, client.client_id)
+        return rights_of(self._broker.settings.acl, client.identity.user, client.client_id)
 
     def _may_have_will(self, client: Client, packet: ConnectPacket, will: Will, rights: Rights | None) -> bool:
         """Whether the client may publish its will; if not, the connection is refused, as the will could not be kept."""

@@ -33,6 +33,10 @@ class Link(Protocol):
     peer: str
     """Address and port of the other end, for logs."""
 
+    @property
+    def ssl_object(self) -> Any:
+        """What the ssl module knows of a TLS connection, the client's certificate among it; None for others."""
+
     def established(self, keep_alive_s: int) -> None:
         """The client is in: watch its keep alive from now on instead of the connect time-out; 0 watches nothing."""
 

@@ -283,6 +283,7 @@ class Session:
         "max_packet_bytes",
         "missed",
         "owed_names",
+        "owner",
         "parked",
         "persistent",
         "readers",
@@ -303,6 +304,7 @@ class Session:
     def __init__(self, broker: Broker, client_id: str) -> None:
         self.broker = broker
         self.client_id = client_id
+        self.owner: str | None = None  # the user whose it is, None where nobody was asked; see `authentication`
         self.persistent = False
         self.expiry_ms: int | None = None  # None: never
         self.expires_at_ms: int | None = None  # set while offline

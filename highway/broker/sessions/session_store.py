@@ -1,7 +1,7 @@
 """What of sessions and retained messages is durable, and how it is written into the log's key-value store.
 
     key                                      value
-    s/<client id>                            the session: expiry, next packet id (JSON)
+    s/<client id>                            the session: owner, expiry, next packet id (JSON)
     u/<client id> NUL <filter as written>    one subscription, and whether its retained messages are still owed (JSON)
     p/<client id> NUL <log> NUL <source>     position of one cursor, u64: below it everything is acknowledged or in o/
     o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source; with state bit 7
@@ -78,6 +78,7 @@ _FLAG_MESSAGE, _FLAG_RETAIN = 0x80, 0x40  # of the state byte of a message in fl
 def session_put(session: Session) -> tuple[bytes, bytes]:
     """The session itself, without subscriptions, positions and messages in flight."""
     value: dict[str, Any] = {
+        "owner": session.owner,
         "expiry_ms": session.expiry_ms,
         "expires_at_ms": session.expires_at_ms,
         "next_packet_id": session.inflight.next_id,
@@ -316,6 +317,7 @@ def load_sessions(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> dict[st
 def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Session:
     session = Session(broker, client_id)
     session.persistent = True
+    session.owner = stored.get("owner")  # older versions knew of no users
     session.expiry_ms = stored["expiry_ms"]
     session.expires_at_ms = stored["expires_at_ms"]
     if session.expires_at_ms is None and session.expiry_ms is not None:
