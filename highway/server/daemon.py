@@ -24,6 +24,7 @@ from .access.gate import Gate
 from .connection import Connections
 from .http import ADMIN_SOCKET, HttpServer
 from .listening import Door, open_door
+from .supervisor import Supervisor
 from .tls import TlsContexts
 
 if TYPE_CHECKING:
@@ -98,6 +99,16 @@ def _say_how_to_try(doors: Sequence[Door]) -> None:
             return
 
 
+def _status(broker: Broker) -> str:
+    """What `systemctl status` shows."""
+    counters = broker.counters
+    state = "serving" if broker.storage.writable else "READ-ONLY"
+    return (
+        f"{state}: {counters.clients_connected:,} clients, {counters.publish_received:,} messages in, "
+        f"{counters.publish_sent:,} out"
+    )
+
+
 async def _serve(settings: Settings, lines: LogLines) -> int:
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[int] = loop.create_future()
@@ -113,7 +124,9 @@ async def _serve(settings: Settings, lines: LogLines) -> int:
     tell_repeated()
     contexts = TlsContexts(settings.listeners)
     clock = SystemClock()
-    storage = Storage.open(settings.data_dir, settings.logs, scheduler=loop, clock=clock, settings=settings.storage)
+    supervisor = Supervisor(os.environ)
+    with supervisor.busy(f"recovering {settings.data_dir}"):
+        storage = Storage.open(settings.data_dir, settings.logs, scheduler=loop, clock=clock, settings=settings.storage)
     logger.info("data in %s", settings.data_dir)
 
     def fault(error: StorageError) -> None:
@@ -141,14 +154,18 @@ async def _serve(settings: Settings, lines: LogLines) -> int:
         gc.freeze()  # what start-up made lives as long as the process: no collection has to look at it again
         _say_how_to_try(doors)
         _say("ready")
+        supervisor.ready(_status(broker))
+        supervisor.watch(loop, storage, lambda: _status(broker))
         code = await stopped
         _say(f"stopping with code {code}")
     finally:
+        supervisor.stopping()
         for door in doors:
             door.close()
         await http.close()
         broker.close()
         gate.close()
-        storage.close()
+        with supervisor.busy("stopping: what is in memory goes to the disk"):
+            storage.close()
         lines.flush_repeated(everything=True)
     return code

@@ -473,6 +473,15 @@ class Storage:
         trimmed = self._reaper.trimmed
         return {"segments": trimmed.segments, "records": trimmed.records, "bytes": trimmed.bytes}
 
+    @property
+    def pulse(self) -> int:
+        """Return a number that the journal thread counts up while it works, and after `ask_pulse`: a sign of life."""
+        return self._journal.pulse
+
+    def ask_pulse(self) -> None:
+        """Ask the journal thread for a sign of life."""
+        self._journal.ask_pulse()
+
     # Behind it.
 
     def _committed(self) -> None:

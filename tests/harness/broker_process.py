@@ -52,6 +52,8 @@ class BrokerProcess:
         self.data = directory / "data"
         self.port = free_port()
         self.config = directory / "highway.yaml"
+        self.program = [sys.executable, "-m", "highway"]
+        self.environment: dict[str, str] = {}  # beside our own
         self.process: subprocess.Popen[str] | None = None
         self.stderr: list[str] = []  # the lines of every run so far
         self._reader: threading.Thread | None = None
@@ -74,9 +76,9 @@ class BrokerProcess:
         assert self.process is None, "already running"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HIGHWAY__")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "highway", "serve", "-c", str(self.config)],
+            [*self.program, "serve", "-c", str(self.config)],
             cwd=ROOT,
-            env={**environment, "PYTHONPATH": str(ROOT)},
+            env={**environment, "PYTHONPATH": str(ROOT), **self.environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -136,6 +136,7 @@ class Journal:
         self._stuck: list[Item] = []  # drained, and not written for want of space
         self._retrying = False  # they are to be tried again
         self._dead = False
+        self.pulse = 0  # counted up by the journal thread in each of its rounds
 
     def _first_file(self, sequence: int) -> JournalFile:
         """Return the file to begin with. On a full disk one without zeros, or none (fd -1) until there is space."""
@@ -206,6 +207,10 @@ class Journal:
         self._retrying = True
         self._wake.put(True)
 
+    def ask_pulse(self) -> None:
+        """Make the thread do a round, though nothing is wanted: `pulse` tells that it did."""
+        self._wake.put(True)
+
     # Journal thread, or the caller in tests without threads.
 
     @property
@@ -228,6 +233,7 @@ class Journal:
             if self.idle:
                 self._wake.get()
             self._sleeping = False
+            self.pulse += 1
             try:
                 self.run_once()
             except BaseException as error:  # noqa: BLE001 - a dead journal must not look like a slow one
