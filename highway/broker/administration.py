@@ -7,11 +7,13 @@ Owner: the event loop.
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from highway.broker.replay.grammar import parse_from
 from highway.broker.replay.starting import Answer, find_starts
 from highway.broker.sessions import session_store
+from highway.broker.subscriptions.shared import GroupCursor
 from highway.errors import CorruptionError, HighwayError, ProtocolError, StorageError
 from highway.mqtt import ReasonCode
 
@@ -28,6 +30,7 @@ __all__ = [
     "SegmentTotals",
     "drop_session",
     "log_of",
+    "positions",
     "reset_session",
     "segment_totals",
     "session_detail",
@@ -102,6 +105,7 @@ def log_of(broker: Broker, name: str, totals: SegmentTotals) -> dict[str, Any]:
         "log_end_offset": log.log_end_offset,
         "records": max(0, min(records, feed.visible - log.log_start_offset)),
         "bytes": log.stored_bytes,
+        "raw_bytes": totals.raw_bytes,
         "ratio": round(totals.raw_bytes / totals.stored_bytes, 2) if totals.raw_bytes else None,
         "rate": round(feed.rate, 1),
         "segments": len(segments),
@@ -155,8 +159,32 @@ def _where(packet_id: int, entry: Any) -> dict[str, Any]:
     return {"packet_id": packet_id, "log": cursor.feed.log.name, "offset": where}
 
 
-def _lag(cursor: Cursor) -> int:
+def _lag(cursor: Cursor | GroupCursor) -> int:
     return max(0, cursor.feed.visible - cursor.next_offset)
+
+
+def positions(broker: Broker, limit: int) -> list[dict[str, Any]]:
+    """Where readers stand in their logs: at most `limit` of them, those that are furthest behind first."""
+    cursors: list[Cursor | GroupCursor] = []
+    for session in broker.sessions.values():
+        cursors.extend(session.cursors())
+    for group in broker.groups.values():
+        cursors.extend(group.cursors.values())
+    return [_position(cursor) for cursor in heapq.nlargest(limit, cursors, key=_lag)]
+
+
+def _position(cursor: Cursor | GroupCursor) -> dict[str, Any]:
+    session, log = cursor.reader.session, cursor.feed.log
+    online = bool(cursor.reader.members) if isinstance(cursor, GroupCursor) else cursor.reader.session.link is not None
+    return {
+        "reader": cursor.reader.source.decode() if session is None else session.client_id,
+        "log": log.name,
+        "state": "OFFLINE" if not online else "LIVE" if cursor.live else "CATCHUP",
+        "next_offset": cursor.next_offset,
+        "log_start_offset": log.log_start_offset,
+        "high_watermark": cursor.feed.visible,
+        "lag": _lag(cursor),
+    }
 
 
 def session_detail(session: Session) -> dict[str, Any]:

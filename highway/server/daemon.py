@@ -21,6 +21,7 @@ from highway.log_lines import LogLines
 from highway.storage import Storage, descriptor_share
 
 from .access.gate import Gate
+from .condition import Condition
 from .connection import Connections
 from .http import ADMIN_SOCKET, HttpServer
 from .listening import Door, open_door
@@ -141,7 +142,9 @@ async def _serve(settings: Settings, lines: LogLines) -> int:
     broker = Broker(settings.broker, storage, loop, clock, gate)
     connections = Connections(broker, loop)
     doors: list[Door] = []
-    http = HttpServer(broker, loop)
+    condition = Condition()
+    condition.certificates = lambda: contexts.ends
+    http = HttpServer(broker, loop, condition)
     try:
         await http.start(settings.data_dir / ADMIN_SOCKET, settings.http)
         if http.url is not None:
@@ -152,6 +155,7 @@ async def _serve(settings: Settings, lines: LogLines) -> int:
             _say(f"{doors[-1]} ({listener.name})")
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the process: no collection has to look at it again
+        condition.listening = True
         _say_how_to_try(doors)
         _say("ready")
         supervisor.ready(_status(broker))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from highway.config.certificates import make_context
+from highway.config.certificates import certificate_end, make_context
 
 if TYPE_CHECKING:
     import ssl
@@ -21,10 +21,11 @@ class TlsContexts:
     Owner: the event loop.
     """
 
-    __slots__ = ("_contexts",)
+    __slots__ = ("_contexts", "ends")
 
     def __init__(self, listeners: Iterable[Listener]) -> None:
         self._contexts: dict[str, ssl.SSLContext] = {}
+        self.ends: dict[str, float] = {}  # Unix time at which the certificate of a listener expires
         self.load(listeners)
 
     def __getitem__(self, listener: str) -> ssl.SSLContext:
@@ -35,4 +36,7 @@ class TlsContexts:
 
         All or nothing: CertificateError leaves the contexts as they were.
         """
-        self._contexts = {item.name: make_context(item.tls) for item in listeners if item.tls is not None}
+        served = [(item.name, item.tls) for item in listeners if item.tls is not None]
+        contexts = {name: make_context(tls) for name, tls in served}
+        self.ends = {name: end for name, tls in served if (end := certificate_end(tls))}
+        self._contexts = contexts

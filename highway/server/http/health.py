@@ -1,4 +1,8 @@
-"""`/livez` and `/readyz`: for supervisors and load balancers, in a line of text each."""
+"""`/livez` and `/readyz`: for supervisors and load balancers, in a line of text each.
+
+Ready means recovered, listening, and taking messages. What else is wrong doesn't take that away, and is told in lines of
+its own: `degraded: ...`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,9 @@ class Health(Room):
 
     async def _readyz(self, _: web.Request) -> web.Response:
         storage = self.broker.storage
-        if storage.writable:
-            return web.Response(text="ready\n")
-        return web.Response(status=503, text=f"read-only: {storage.fault}\n")
+        if not self.condition.listening:
+            return web.Response(status=503, text="starting: not all listeners are open\n")
+        if not storage.writable:
+            return web.Response(status=503, text=f"read-only: {storage.fault}\n")
+        lines = ["ready", *(f"degraded: {item['text']}" for item in self.sampler.attention())]
+        return web.Response(text="\n".join(lines) + "\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from highway.errors import OffsetNotFoundError, StorageError
+from highway.errors import OffsetError, OffsetNotFoundError, StorageError
 from highway.mqtt import concrete_names, matches, validate_topic_filter
 
 from .problems import Problem
@@ -42,11 +42,13 @@ class Records(Room):
         feed = self.feed(request)
         offset = whole_number(request.match_info["offset"], "offset")
         if offset >= feed.visible:
+            self.broker.counters.offset_not_found += 1
             raise OffsetNotFoundError(feed.log.name, offset, feed.log.log_start_offset, feed.visible)
         done = self.loop.create_future()
         feed.log.fetch(offset, done.set_result)
         record = await done
         if isinstance(record, StorageError):
+            self.broker.counters.offset_not_found += isinstance(record, OffsetError)
             raise record
         return web.json_response(record_as_json(record))
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from highway.broker import Broker
     from highway.broker.delivery.feed import Feed
+    from highway.server.condition import Condition
     from highway.storage import RecordBatch
+
+    from .sampler import Sampler
 
 __all__ = ["Room"]
 
@@ -28,9 +31,11 @@ __all__ = ["Room"]
 class Room:
     """One group of paths; `routes` are what it serves."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, condition: Condition, sampler: Sampler) -> None:
         self.broker = broker
         self.loop = loop
+        self.condition = condition
+        self.sampler = sampler
 
     def routes(self) -> list[web.RouteDef]:
         """What it serves."""

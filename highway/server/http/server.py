@@ -5,6 +5,8 @@ where the configuration says so. Errors are problem details (RFC 9457); records 
 paths is a `Room` in a module of its own:
 
     GET    /livez  /readyz                                                                   health
+    GET    /metrics                                                                          metrics
+    GET    /api/v1/events?log=<log>&topic=<filter>                                           events
     GET    /api/v1/status  /topics  /logs/{log}                                              overview
     GET    /api/v1/logs/{log}/records?from=<from>&until=<from>&topic=<filter>&limit=<n>      records
     GET    /api/v1/logs/{log}/records/{offset}
@@ -26,11 +28,14 @@ from aiohttp import web
 from highway.server.connection import format_address
 from highway.server.listening import listening_error
 
+from .events import Events
 from .guards import no_strangers
 from .health import Health
+from .metrics import Metrics
 from .overview import Overview
 from .problems import answer_problems
 from .records import Records
+from .sampler import Sampler
 from .sessions import Sessions
 
 if TYPE_CHECKING:
@@ -38,29 +43,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from highway.broker import Broker
+    from highway.server.condition import Condition
 
     from .room import Room
 
 __all__ = ["ADMIN_SOCKET", "ROOMS", "HttpServer"]
 
 ADMIN_SOCKET = "admin.sock"
-ROOMS: tuple[type[Room], ...] = (Health, Overview, Records, Sessions)
+ROOMS: tuple[type[Room], ...] = (Health, Metrics, Overview, Records, Sessions, Events)
 
 
 class HttpServer:
     """The API of one broker."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, condition: Condition) -> None:
         self._broker = broker
         self._loop = loop
+        self._condition = condition
+        self._sampler = Sampler(broker, condition, loop)
         self._runner: web.AppRunner | None = None
 
     async def start(self, socket_path: Path, address: tuple[str, int] | None) -> None:
         """Serve on the unix socket and, if there is one, on the TCP address. HighwayError if that can't be had."""
         app = web.Application(middlewares=[answer_problems, no_strangers])
         for room in ROOMS:
-            app.add_routes(room(self._broker, self._loop).routes())
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+            app.add_routes(room(self._broker, self._loop, self._condition, self._sampler).routes())
+        self._sampler.start()
+        # Streams of events never end by themselves: they are cut at once when the broker stops.
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
         await self._runner.setup()
         await self._serve_unix(self._runner, socket_path)
         if address is not None:
@@ -92,5 +102,6 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop serving; requests under way are cut."""
+        self._sampler.close()
         if self._runner is not None:
             await self._runner.cleanup()

@@ -11,54 +11,13 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.harness import packets
-from tests.harness.broker_process import BrokerProcess, free_port
+from tests.harness.broker_process import BrokerProcess
 from tests.harness.http import Answer, request
-from tests.harness.publisher import publish_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-Get = "Callable[..., Answer]"
-COUNT = 3000
-TOPICS = [
-    {"topic": "highway/#", "log": "road", "durability": "BALANCED"},
-    {"topic": "small/#", "log": "small", "durability": "BALANCED"},
-]
-
-
-@pytest.fixture(scope="module")
-def http_port() -> int:
-    return free_port()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, http_port: int) -> Iterator[BrokerProcess]:
-    """A broker whose log `road` has COUNT messages: even offsets on one topic, odd ones on another."""
-    # A folder whose name is longer than the path of a socket may be.
-    folder = tmp_path_factory.mktemp("http") / ("deep" * 30)
-    folder.mkdir()
-    process = BrokerProcess(folder, topics=TOPICS, http={"port": http_port})
-    with process as running:
-        for base in range(0, COUNT, 2):
-            with_numbers = (b"%d" % base, b"%d" % (base + 1))
-            if base == 0:
-                publisher = running.client("publisher")
-            publisher.send(packets.publish("highway/A1/speed", with_numbers[0]))
-            publisher.send(packets.publish("highway/A2/speed", with_numbers[1]))
-        publisher.ping()
-        publish_all(running.port, "small/text", ["gr\u00fcn".encode(), b"\xff\x00"])
-        yield running
-
-
-@pytest.fixture
-def get(broker: BrokerProcess) -> Callable[..., Answer]:
-    """A request over the socket."""
-
-    def get(path: str, **settings: Any) -> Answer:
-        return request(broker.data / "admin.sock", path, **settings)
-
-    return get
+COUNT = 3000  # messages of log `road`
 
 
 def offsets(answer: Answer) -> list[int]:

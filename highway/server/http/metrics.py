@@ -1,0 +1,163 @@
+"""`/metrics`: every metric of the table, read from the integers of broker and storage at the time of the scrape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from highway.metrics import METRICS, Histogram
+from highway.metrics.table import COUNTER, HISTOGRAM
+
+from .room import Room
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.metrics_core import Metric as Family
+
+    from highway.broker import Broker
+    from highway.broker.administration import SegmentTotals
+    from highway.server.condition import Condition
+
+__all__ = ["Metrics"]
+
+# (label values, value) of each series of one metric; the names of the labels are in the table.
+Series = tuple[tuple[str, ...], Any]
+_ALONE: tuple[str, ...] = ()
+
+
+class Metrics(Room):
+    """The exposition in Prometheus' text format, or OpenMetrics where it is asked for."""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/metrics", self._metrics)]
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        totals = await self.sampler.totals()
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Reading(self.broker, self.condition, totals, self.sampler.free_bytes))
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+
+
+class _Reading(Collector):
+    """One scrape."""
+
+    def __init__(self, broker: Broker, condition: Condition, totals: dict[str, SegmentTotals], free_bytes: int) -> None:
+        self._broker = broker
+        self._condition = condition
+        self._totals = totals
+        self._free_bytes = free_bytes
+
+    def collect(self) -> Iterator[Family]:
+        values = {**self._clients(), **self._storage(), **self._logs(), **self._others()}
+        for name, metric in METRICS.items():
+            family = _family(metric.kind, metric.full_name.removesuffix("_total"), metric.help, metric.labels)
+            for labels, value in values.pop(name):
+                if isinstance(value, Histogram):
+                    buckets = [(_bound(bound), count) for bound, count in value.cumulative()]
+                    family.add_metric(labels, buckets=buckets, sum_value=value.total)
+                else:
+                    family.add_metric(labels, value)
+            yield family
+        assert not values, f"not in the table: {values}"
+
+    def _clients(self) -> dict[str, list[Series]]:
+        counters = self._broker.counters
+        feeds = self._broker.feeds.values()
+        live = sum(cursor.live for feed in feeds for cursor in feed.cursors)
+        dropped = {
+            "slow": counters.dropped_slow,
+            "too_large": counters.dropped_too_large,
+            "unmatched": counters.dropped_unmatched,
+            "denied": counters.acl_denied,
+        }
+        states = {
+            "live": live,
+            "catchup": sum(len(feed.cursors) for feed in feeds) - live,
+            "offline": counters.clients_disconnected,
+        }
+        return {
+            "connections": [(_ALONE, counters.connections_open)],
+            "connects_total": _by_label(counters.connects),
+            "publish_received_total": [
+                ((str(qos), name), count)
+                for name, feed in self._broker.feeds.items()
+                for qos, count in enumerate(feed.received)
+            ],
+            "publish_sent_total": [(_ALONE, counters.publish_sent)],
+            "publish_dropped_total": _by_label(dropped),
+            "subscribers": _by_label(states),
+            "offset_not_found_total": [(_ALONE, counters.offset_not_found)],
+        }
+
+    def _storage(self) -> dict[str, list[Series]]:
+        storage = self._broker.storage
+        report = storage.report
+        return {
+            "append_to_ack_seconds": [((stage.name,), seconds) for stage, seconds in storage.ack_seconds.items()],
+            "sync_seconds": [(_ALONE, storage.sync_seconds)],
+            "commit_records": [(_ALONE, storage.commit_records)],
+            "unsynced_bytes": [(_ALONE, storage.unsynced_bytes + storage.backlog_bytes)],
+            "oldest_unsynced_age_seconds": [(_ALONE, storage.oldest_unsynced_age_seconds)],
+            "recovery_seconds": [(_ALONE, report.seconds)],
+            "recovered_records": [(_ALONE, report.records_recovered)],
+            "retention_deleted_bytes_total": _by_label(storage.trimmed["bytes"]),
+            "disk_free_bytes": [(_ALONE, self._free_bytes)],
+            "read_only": [(_ALONE, int(not storage.writable))],
+        }
+
+    def _logs(self) -> dict[str, list[Series]]:
+        feeds = self._broker.feeds
+        logs = {name: feed.log for name, feed in feeds.items()}
+        corrupt = {name: log.corrupt_records for name, log in logs.items()}
+        for name, gap in self._broker.storage.report.gaps:
+            if gap.reason == "corruption" and name in corrupt:
+                corrupt[name] += gap.to_offset - gap.from_offset
+        gaps: dict[tuple[str, ...], int] = {}
+        for name, log in logs.items():
+            for gap in log.gaps:
+                gaps[name, gap.reason] = gaps.get((name, gap.reason), 0) + gap.to_offset - gap.from_offset
+        lag = {
+            name: max((feed.visible - cursor.next_offset for cursor in feed.cursors if not cursor.live), default=0)
+            for name, feed in feeds.items()
+        }
+        return {
+            "log_start_offset": _by_label({name: log.log_start_offset for name, log in logs.items()}),
+            "high_watermark": _by_label({name: feed.visible for name, feed in feeds.items()}),
+            "log_bytes": _by_label({name: log.stored_bytes for name, log in logs.items()}),
+            "log_raw_bytes": _by_label({name: totals.raw_bytes for name, totals in self._totals.items()}),
+            "segments": _by_label({name: len(log.writer.segments) for name, log in logs.items()}),
+            "catchup_lag_records": _by_label({name: max(0, records) for name, records in lag.items()}),
+            "replayed_records_total": _by_label({name: feed.replayed for name, feed in feeds.items()}),
+            "corrupt_records_total": _by_label(corrupt),
+            "gap_records": list(gaps.items()),
+        }
+
+    def _others(self) -> dict[str, list[Series]]:
+        condition = self._condition
+        bridges = condition.bridges()
+        return {
+            "reload_success": [(_ALONE, int(condition.reload_error is None))],
+            "plugin_decision_seconds": [(_ALONE, condition.plugin_seconds)],
+            "bridge_lag_records": _by_label({bridge.name: bridge.records for bridge in bridges}),
+            "bridge_lag_seconds": _by_label({bridge.name: bridge.seconds for bridge in bridges}),
+        }
+
+
+def _by_label(values: dict[str, Any]) -> list[Series]:
+    return [((label,), value) for label, value in values.items()]
+
+
+def _family(kind: str, name: str, text: str, labels: tuple[str, ...]) -> Any:
+    classes = {COUNTER: CounterMetricFamily, HISTOGRAM: HistogramMetricFamily}
+    return classes.get(kind, GaugeMetricFamily)(name, text, labels=labels)
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else repr(float(bound))
