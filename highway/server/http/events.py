@@ -45,11 +45,12 @@ class Events(Room):
         feed = self.feed_named(request.query["log"]) if "log" in request.query else None
         topic_filter = request.query.get("topic", "#").encode(errors="surrogateescape")
         validate_topic_filter(topic_filter)
+        begin = 0 if feed is None else feed.visible
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         with contextlib.suppress(ConnectionResetError):  # who listened has gone: there is no other end
-            await (self._overview(response) if feed is None else self._tail(response, feed, topic_filter))
+            await (self._overview(response) if feed is None else self._tail(response, feed, begin, topic_filter))
         return response
 
     async def _overview(self, response: web.StreamResponse) -> None:
@@ -58,8 +59,8 @@ class Events(Room):
             await _send(response, "state", await self.sampler.state())
             await asyncio.sleep(STATE_INTERVAL_S)
 
-    async def _tail(self, response: web.StreamResponse, feed: Feed, topic_filter: bytes) -> None:
-        offset = feed.visible
+    async def _tail(self, response: web.StreamResponse, feed: Feed, offset: int, topic_filter: bytes) -> None:
+        """Send what comes at `offset` and later, for ever."""
         rounds = 0
         while True:
             end = feed.visible

@@ -21,12 +21,12 @@ TOPICS = [
 ]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def http_port() -> int:
     return free_port()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, http_port: int) -> Iterator[BrokerProcess]:
     """A broker whose log `road` has COUNT messages: even offsets on one topic, odd ones on another."""
     # A folder whose name is longer than the path of a socket may be.

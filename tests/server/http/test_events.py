@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -12,31 +12,43 @@ from tests.harness.http import request
 from tests.harness.publisher import publish_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.harness.broker_process import BrokerProcess
 
 
-def events(port: int, path: str) -> Iterator[tuple[str, Any]]:
-    """(event, value) of a stream, for as long as it is read."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
-        lines = connection.makefile("r", encoding="utf-8")
-        assert "200" in lines.readline()
+class Events:
+    """A stream of (event, value), begun when this returns."""
+
+    def __init__(self, port: int, path: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._lines = self._socket.makefile("r", encoding="utf-8")
+        self._socket.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+        assert "200" in self._lines.readline()
+        while self._lines.readline().strip():
+            pass
+
+    def next(self) -> tuple[str, Any]:
         name = ""
-        for line in lines:
+        for line in self._lines:
             if line.startswith("event: "):
                 name = line.removeprefix("event: ").strip()
             elif line.startswith("data: "):
-                yield name, json.loads(line.removeprefix("data: "))
+                return name, json.loads(line.removeprefix("data: "))
+        raise AssertionError("the stream ended")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+        self._socket.close()
 
 
 def test_overview_comes_with_its_history_and_then_once_a_second(broker: BrokerProcess, http_port: int) -> None:
-    stream = events(http_port, "/api/v1/events")
-    name, history = next(stream)
-    assert name == "history"
-    assert len(history[-1]) == 4
-    states = [next(stream) for _ in range(2)]
+    with Events(http_port, "/api/v1/events") as stream:
+        name, history = stream.next()
+        assert name == "history"
+        assert len(history[-1]) == 4
+        states = [stream.next() for _ in range(2)]
     assert [name for name, _ in states] == ["state", "state"]
     first, second = (state for _, state in states)
     assert second["time_ms"] > first["time_ms"]
@@ -44,21 +56,33 @@ def test_overview_comes_with_its_history_and_then_once_a_second(broker: BrokerPr
     assert second["publish_received"] >= 3002
 
 
-def test_tail_of_one_topic(broker: BrokerProcess, http_port: int) -> None:
-    stream = events(http_port, "/api/v1/events?log=small&topic=small/tail")
-    publish_all(broker.port, "small/other", [b"not this"])
-    # The tail begins somewhere in here: what counts is that what comes later is in it, in order.
-    for number in range(3):
-        publish_all(broker.port, "small/tail", [b"%d" % number])
-        if number == 0:
-            publish_all(broker.port, "small/tail", [b"first"] * 20)
-    found: list[str] = []
-    while "2" not in found:
-        publish_all(broker.port, "small/tail", [b"2"])
-        name, value = next(stream)
-        assert name == "records"
-        found += [record["payload"] for record in value]
-        assert {record["topic"] for record in value} == {"small/tail"}
+def test_tail_has_what_comes_from_now_on_on_one_topic(broker: BrokerProcess, http_port: int) -> None:
+    publish_all(broker.port, "small/tail", [b"before"])
+    with Events(http_port, "/api/v1/events?log=small&topic=small/tail") as stream:
+        publish_all(broker.port, "small/other", [b"not this"])
+        publish_all(broker.port, "small/tail", [b"%d" % number for number in range(3)])
+        found: list[str] = []
+        while len(found) < 3:
+            name, value = stream.next()
+            assert name == "records"
+            found += [record["payload"] for record in value]
+    assert found == ["0", "1", "2"]
+
+
+def test_a_tail_that_is_too_fast_is_cut_and_says_so(broker: BrokerProcess, http_port: int) -> None:
+    count = 3000
+    with Events(http_port, "/api/v1/events?log=other") as stream:
+        publish_all(broker.port, "elsewhere", [b"%d" % number for number in range(count)], window=1000)
+        shown = skipped = 0
+        while shown + skipped < count:
+            name, value = stream.next()
+            if name == "skipped":
+                skipped += value
+            else:
+                shown += len(value)
+                last = value[-1]["payload"]
+    assert (shown + skipped, last) == (count, "2999")
+    assert skipped
 
 
 @pytest.mark.parametrize(("query", "status"), [("log=nope", 404), ("log=small&topic=a/%23/b", 400)])
@@ -69,9 +93,8 @@ def test_what_can_not_be_followed_is_a_problem(broker: BrokerProcess, http_port:
 
 def test_a_listener_that_leaves_is_no_trouble(broker: BrokerProcess, http_port: int) -> None:
     mark = len(broker.stderr)
-    stream = events(http_port, "/api/v1/events")
-    next(stream)
-    stream.close()  # type: ignore[attr-defined]  # a generator is more than an iterator
-    other = events(http_port, "/api/v1/events")
-    assert [next(other)[0] for _ in range(3)] == ["history", "state", "state"]
+    with Events(http_port, "/api/v1/events") as stream:
+        stream.next()
+    with Events(http_port, "/api/v1/events") as stream:
+        assert [stream.next()[0] for _ in range(3)] == ["history", "state", "state"]
     assert not broker.lines("Traceback|ERROR", since=mark)
