@@ -76,6 +76,13 @@ _ROWS = (
         " denied to the publisher; not what a slow reader will still get from its log.",
     ),
     Metric(
+        "limited_total",
+        COUNTER,
+        "times",
+        ("limit",),
+        "How often a limit of the configuration bit, by its key; not the clients or messages that it concerned.",
+    ),
+    Metric(
         "append_to_ack_seconds",
         HISTOGRAM,
         "seconds",

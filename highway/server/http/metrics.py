@@ -90,6 +90,7 @@ class _Reading(Collector):
                 for name, feed in self._broker.feeds.items()
                 for qos, count in enumerate(feed.received)
             ],
+            "limited_total": _by_label(counters.limited),
             "publish_sent_total": [(_ALONE, counters.publish_sent)],
             "publish_dropped_total": _by_label(dropped),
             "subscribers": _by_label(states),
