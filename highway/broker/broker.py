@@ -17,6 +17,7 @@ from highway.broker.connections.wills import Wills
 from highway.broker.delivery import encoding, pumping
 from highway.broker.delivery.delayed_feed import DelayedFeed
 from highway.broker.delivery.feed import Feed, LiveRun
+from highway.broker.delivery.reads import Reads
 from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, mark_publisher
 from highway.broker.publishing.requests import NO_REQUESTS, Producers, Requests
 from highway.broker.publishing.retained import RetainedStore
@@ -95,6 +96,7 @@ class Broker:
         self.groups: dict[bytes, Group] = {}  # by share name and filter
         self._pumps: OrderedDict[Session | Group, None] = OrderedDict()  # in the order of their turns
         self._pump_due = False
+        self.reads = Reads()
         self._held: set[Client] = set()
         self._refusals = 0  # publishes refused since the log said so the last time
         self._refusal_told_at = -REFUSAL_LINE_S

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+from statistics import median
 
 import psutil
 
 from tests.benchmarks.replay_load import Feeder, Probe, Reader, run_readers
 from tests.harness.broker_process import BrokerProcess
 
-__all__ = ["herd", "one_session"]
+__all__ = ["herd", "one_session", "stuck"]
 
 TOPICS = [{"topic": "highway/+/telemetry", "log": "telemetry", "durability": "BALANCED"}]
 MIB = 1 << 20
+ROUNDS = 5
 
 
 def say(text: str) -> None:
@@ -97,6 +100,59 @@ def herd(broker: BrokerProcess, sessions: int, missed: int, qos: int = 1) -> dic
     }
 
 
+def stuck(broker: BrokerProcess, messages: int) -> dict[str, float]:
+    """The rate of others with a subscriber that stops reading and one that never acknowledges, to that without them.
+
+    Rounds with and without them take turns, so that what else the machine does falls on both alike.
+    """
+    feeder = Feeder(broker.port)
+    feeder.publish(1000)
+    first = feeder.sent
+    deaf = [Reader(broker.port, f"deaf-{number}", 1, first, first).subscribe() for number in range(4)]
+    free: list[tuple[float, float]] = []  # messages a second, and processor time in microseconds each
+    held: list[tuple[float, float]] = []
+    _serve(broker, feeder, messages)  # caches and buffers that any load fills
+    before = broker.rss_bytes()
+    for _ in range(ROUNDS):
+        free.append(_serve(broker, feeder, messages))
+        for reader in deaf:
+            reader.start()  # two of them never read, and two read and never acknowledge
+        for reader in deaf[2:]:
+            reader.swallow()
+        held.append(_serve(broker, feeder, messages))
+        grown = (broker.rss_bytes() - before) / MIB
+        for reader in deaf:
+            reader.close()
+    for reader in deaf:
+        reader.last = feeder.sent
+        reader.start()
+    run_readers(deaf)  # both kinds move again, and have everything
+    for reader in deaf:
+        reader.close()
+    feeder.close()
+    return {
+        "free": round(median(rate for rate, _ in free)),
+        "beside_stuck": round(median(rate for rate, _ in held)),
+        "ratio": round(median(rate for rate, _ in held) / median(rate for rate, _ in free), 2),
+        "cpu_ratio": round(median(cpu for _, cpu in held) / median(cpu for _, cpu in free), 2),
+        "grown_mib": round(grown, 1),
+        "recovered": sum(reader.next == reader.last for reader in deaf),
+    }
+
+
+def _serve(broker: BrokerProcess, feeder: Feeder, messages: int) -> tuple[float, float]:
+    """Messages a second, and CPU us each, from one publisher to one live subscriber that reads and acknowledges."""
+    reader = Reader(broker.port, "busy", 1, feeder.sent, feeder.sent + messages)
+    reader.subscribe().start()
+    thread = threading.Thread(target=feeder.publish, args=(messages,))
+    cpu = cpu_seconds(broker)
+    thread.start()
+    seconds = run_readers([reader])
+    thread.join()
+    reader.close()
+    return messages / seconds, (cpu_seconds(broker) - cpu) / messages * 1e6
+
+
 def main(which: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder, BrokerProcess(Path(folder), topics=TOPICS) as broker:
         with Probe(broker.port) as probe:
@@ -107,6 +163,8 @@ def main(which: list[str]) -> None:
                 say(f"a: QoS {qos}: {one_session(broker, 1_000_000, qos)}")
         if "b" in which:
             say(f"b: {herd(broker, 1000, 1000)}")
+        if "c" in which:
+            say(f"c: {stuck(broker, 200_000)}")
 
 
 if __name__ == "__main__":

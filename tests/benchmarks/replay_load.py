@@ -6,6 +6,7 @@ with a counter; a reader holds what it gets against the counter that it expects 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import selectors
 import socket
@@ -164,6 +165,14 @@ class Reader:
         expected = range(self.next, self.next + len(numbers))
         assert numbers == list(expected), f"{self.client_id}: got {numbers[:3]}.., expected {expected}"
         self.next = expected.stop
+
+    def swallow(self) -> None:
+        """Read what is there until nothing comes for a moment, and acknowledge none of it; where we are stays."""
+        assert self.socket is not None
+        self.socket.settimeout(0.3)
+        with contextlib.suppress(TimeoutError):
+            while self.socket.recv(1 << 18):
+                pass
 
     def close(self) -> None:
         if self.socket is not None:

@@ -99,9 +99,11 @@ class Cursor:
         """Stand still at `next_offset`, offline."""
         self._next_offset = next_offset
         self.live = False
+        self.forget_loaded()
 
     def _go_live(self) -> None:
         self.live = True
+        self.forget_loaded()
         session = self.reader.session
         del session.behind[self]
         session.broker.counters.live_switches += 1
@@ -262,7 +264,10 @@ class Cursor:
 
         def loaded(result: RecordBatch | StorageError) -> None:
             self.loading = False
-            session = self.reader.session
+            session, reads = self.reader.session, self.reader.session.broker.reads
+            wanted = self in session.behind and names == self.reader.names
+            if isinstance(result, StorageError) or not wanted:
+                reads.release()
             if names != self.reader.names:
                 pass  # the subscriptions have changed, and what was passed over may concern the reader now
             elif isinstance(result, OffsetNotFoundError) and self._next_offset == offset:
@@ -273,14 +278,23 @@ class Cursor:
             elif isinstance(result, StorageError):
                 session.broker.read_failed(self, result)
                 return
-            else:
+            elif wanted:
                 self._loaded_batch = (offset, result)
             session.broker.pump_later(session)
 
         self.loading = True
-        self.feed.log.load(offset, loaded, names)
+        self.reader.session.broker.reads.load(self.feed.log, offset, names, loaded)
 
     def _take_loaded(self) -> RecordBatch | None:
         """Return what was read for `next_offset`, once. The cache may have dropped it, and doesn't know holes."""
-        loaded, self._loaded_batch = self._loaded_batch, None
-        return loaded[1] if loaded is not None and loaded[0] == self._next_offset else None
+        loaded = self._loaded_batch
+        if loaded is None:
+            return None
+        self.forget_loaded()
+        return loaded[1] if loaded[0] == self._next_offset else None
+
+    def forget_loaded(self) -> None:
+        """Let go of what was read, whether it was sent from or not: others wait to read."""
+        if self._loaded_batch is not None:
+            self._loaded_batch = None
+            self.reader.session.broker.reads.release()

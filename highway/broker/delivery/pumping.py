@@ -47,6 +47,14 @@ FORBIDDEN = Message(b"", b"", 0, False, b"")
 
 def pump(session: Session) -> bool:
     """Send what can go now; True if there is more that only waits for the next turn."""
+    try:
+        return _send_what_can_go(session)
+    finally:
+        for cursor in session.behind:
+            cursor.forget_loaded()  # a session that can't send now must not keep others from reading
+
+
+def _send_what_can_go(session: Session) -> bool:
     if session.is_blocked():
         return False
     if session.resend and (session.journaling or not _send_again(session)):

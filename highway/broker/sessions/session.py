@@ -215,6 +215,7 @@ class Reader:
     def drop(self, feed: Feed) -> Cursor:
         """Leave a log that no subscription reaches any more."""
         cursor = self.cursors.pop(feed)
+        cursor.forget_loaded()
         feed.cursors.discard(cursor)
         self.session.behind.pop(cursor, None)
         return cursor

@@ -1,0 +1,77 @@
+"""How many sessions may read from disk at once.
+
+A thousand sessions that come back to a thousand places would otherwise have a thousand frames read, unpacked and in
+memory before the first of them is sent. Here they wait, and who waits for what another has read meanwhile finds it in
+the cache. A place is held from the read until its batch was sent from or dropped, so that what is in memory beside the
+cache is bounded too; `pumping.pump` sees to it that nobody keeps one over a turn.
+
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from highway.errors import StorageError
+    from highway.storage import Log, RecordBatch
+
+__all__ = ["MAX_READS", "Reads"]
+
+# Four for each thread of the storage's pool: one is read, one is waited for, two are being sent from.
+MAX_READS = 8
+
+Done: TypeAlias = "Callable[[RecordBatch | StorageError], None]"
+
+
+class Reads:
+    """The places, and who waits for one, in the order in which they asked."""
+
+    __slots__ = ("_free", "_serving", "_waiting")
+
+    def __init__(self) -> None:
+        self._free = MAX_READS
+        self._serving = False
+        self._waiting: deque[tuple[Log, int, frozenset[bytes], Done]] = deque()
+
+    def load(self, log: Log, offset: int, topics: frozenset[bytes], done: Done) -> None:
+        """As `Log.load`, when a place is free; `done` is called with the place held, and `release` gives it back."""
+        if self._free:
+            self._free -= 1
+            log.load(offset, done, topics)
+        else:
+            self._waiting.append((log, offset, topics, done))
+
+    def release(self) -> None:
+        """Give a place back; whoever waits first has it then."""
+        self._free += 1
+        if self._serving:
+            return  # called by somebody who was just given a place and has no use for it: the loop below goes on
+        self._serving = True
+        try:
+            while self._free and self._waiting:
+                self._free -= 1
+                self._serve(*self._waiting.popleft())
+        finally:
+            self._serving = False
+
+    @staticmethod
+    def _serve(log: Log, offset: int, topics: frozenset[bytes], done: Done) -> None:
+        batch = log.read(offset) if offset >= log.log_start_offset else None
+        if batch is None:
+            log.load(offset, done, topics)
+        else:
+            done(batch)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    @property
+    def held(self) -> int:
+        """How many places are held."""
+        return MAX_READS - self._free

@@ -1,0 +1,142 @@
+"""Catching up from disk: few read at a time, nobody waits for one that is stuck, and places are never lost."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+from highway.broker.delivery.reads import MAX_READS
+from highway.storage import Durability
+from highway.storage.disk.pool import Pool
+from highway.storage.log import view
+from tests.broker.rig import Rig
+from tests.harness import packets
+
+FRAMES, EACH = 30, 20
+
+
+@pytest.fixture
+def rig(tmp_path):
+    """A log of FRAMES frames of EACH messages, of which the cache holds none."""
+    rig = Rig(tmp_path / "data", ((b"#", "other", Durability.FAST),), max_inflight=EACH)
+    publisher = rig.connect("publisher")
+    for frame in range(FRAMES):
+        for number in range(EACH):
+            publisher.feed(packets.publish("a", b"%d" % (frame * EACH + number), qos=1, packet_id=1))
+        rig.advance(1.0)
+        rig.storage.logs["other"].drain()
+        rig.settle()
+    forget_cache(rig)
+    return rig
+
+
+def forget_cache(rig):
+    rig.storage._cache.discard_below(rig.storage.logs["other"].log_id, 1 << 60)
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """A context in which nothing that is to be read comes."""
+
+    @contextmanager
+    def hold():
+        with monkeypatch.context() as patch:
+            patch.setattr(Pool, "run_pending", lambda _: False)
+            yield
+
+    return hold
+
+
+def ask(rig, client_id, offset, qos=0):
+    """Connect and ask for a replay."""
+    peer = rig.connect(client_id)
+    peer.send(packets.subscribe(1, (f"$replay/{offset}/#", qos)))
+    return peer
+
+
+def numbers(peer):
+    return [int(message.payload) for message in peer.messages()]
+
+
+def test_only_so_many_read_at_once_and_all_are_served(rig, slow_disk):
+    with slow_disk():
+        peers = [ask(rig, f"r{frame}", frame * EACH) for frame in range(FRAMES)]
+    reads = rig.broker.reads
+    assert (reads.held, reads.waiting) == (MAX_READS, FRAMES - MAX_READS)
+    rig.settle()
+    for frame, peer in enumerate(peers):
+        assert numbers(peer) == list(range(frame * EACH, FRAMES * EACH))
+    assert (reads.held, reads.waiting) == (0, 0)
+
+
+def test_who_waits_for_what_another_reads_finds_it_in_memory(rig, slow_disk, monkeypatch):
+    read = []
+    load_at = view.load_at
+    monkeypatch.setattr(
+        view, "load_at", lambda segments, offset, *rest: read.append(offset) or load_at(segments, offset, *rest)
+    )
+    with slow_disk():
+        peers = [ask(rig, f"r{number}", number % EACH) for number in range(2 * EACH)]
+    assert not read
+    rig.settle()
+    assert [numbers(peer) for peer in peers] == [
+        list(range(number % EACH, FRAMES * EACH)) for number in range(2 * EACH)
+    ]
+    # The first frame was asked for by those who had a place; after that, each once.
+    assert len(read) == MAX_READS + FRAMES - 1
+
+
+def test_reader_that_is_stuck_keeps_nobody_from_reading(rig, slow_disk):
+    with slow_disk():
+        stuck = [ask(rig, f"s{number}", 0) for number in range(MAX_READS)]
+        for peer in stuck:
+            peer.link.congested = True
+        other = ask(rig, "other", 5 * EACH)
+    assert rig.broker.reads.held == MAX_READS
+    rig.settle()
+    assert numbers(other) == list(range(5 * EACH, FRAMES * EACH))
+    assert rig.broker.reads.held == 0
+    forget_cache(rig)
+    for peer in stuck:
+        peer.link.congested = False
+        rig.broker.drained(peer.client)
+    rig.settle()
+    for peer in stuck:
+        assert numbers(peer) == list(range(FRAMES * EACH))
+
+
+def test_readers_that_leave_while_they_wait_leave_no_place_taken(rig, slow_disk):
+    with slow_disk():
+        peers = [ask(rig, f"r{number}", number % (FRAMES * EACH)) for number in range(1500)]
+        assert rig.broker.reads.waiting == 1500 - MAX_READS
+        for peer in peers:
+            peer.client.lost()
+    rig.settle()
+    assert (rig.broker.reads.held, rig.broker.reads.waiting) == (0, 0)
+    peer = ask(rig, "last", FRAMES * EACH - 1)
+    rig.settle()
+    assert numbers(peer) == [FRAMES * EACH - 1]
+
+
+def test_window_that_is_full_gives_its_place_back(rig):
+    peer = ask(rig, "r", 0, qos=1)
+    rig.settle()
+    assert len(peer.messages()) == EACH
+    assert rig.broker.reads.held == 0
+
+
+def test_turns_go_round_among_those_who_catch_up(rig):
+    clock = rig.clock
+    peers = [rig.connect(f"r{number}") for number in range(4)]
+    order = []
+    for peer in peers:
+        write = peer.link.write
+        peer.link.write = lambda data, peer=peer, write=write: (order.append(peer), write(data), clock.advance(0.003))
+    for peer in peers:
+        peer.feed(packets.subscribe(1, ("$replay/earliest/#", 0)))
+    rig.settle()
+    for peer in peers:
+        assert numbers(peer) == list(range(FRAMES * EACH))
+    # Nobody is served for the third time before everybody was for the first: a turn ends when its time is used.
+    assert set(order[: 2 * len(peers)]) == set(peers)
