@@ -183,11 +183,13 @@ class Campaign:
             follower.connect(self.broker.port)
         self.mix = self.choose.choice(MIXES)
         publishers = self.publishers()
-        self.before_traffic()
+        if "gateway" in self.mix:
+            self.gateway.connect(self.broker.port)
+        self.before_traffic()  # the broker may end from now on
         for publisher in publishers:
             publisher.start()
         if "gateway" in self.mix:
-            self.gateway.start(self.broker.port)
+            self.gateway.start()
         self.until_crash(publishers)
         self.crashed_at = time.monotonic()
         self.crash()

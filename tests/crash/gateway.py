@@ -36,11 +36,15 @@ class Gateway:
         self._thread: threading.Thread | None = None
         self._known = False
 
-    def start(self, port: int) -> None:
-        """Come back, finish what was under way, and go on until the connection ends."""
+    def connect(self, port: int) -> None:
+        """Come back."""
         client = self._client = RawClient.connected(port, "gateway", clean=False)
         assert client.session_present or not self._known, "the broker has forgotten a session that was durable"
-        self._thread = threading.Thread(target=self._run, args=(client,), daemon=True)
+
+    def start(self) -> None:
+        """Finish what was under way, and go on until the connection ends."""
+        assert self._client is not None
+        self._thread = threading.Thread(target=self._run, args=(self._client,), daemon=True)
         self._thread.start()
 
     def _run(self, client: RawClient) -> None:
