@@ -58,6 +58,7 @@ def status(broker: Broker) -> dict[str, Any]:
         "publish_received": counters.publish_received,
         "publish_sent": counters.publish_sent,
         "publish_dropped": counters.publish_dropped,
+        "topics_without_log": broker.logs.passed_on,
         "unsynced_bytes": storage.unsynced_bytes,
         "backlog_bytes": storage.backlog_bytes,
     }
@@ -95,10 +96,12 @@ def log_of(broker: Broker, name: str, totals: SegmentTotals) -> dict[str, Any]:
     log = feed.log
     segments = log.writer.segments
     in_segments = segments[-1].next_offset if segments else log.log_start_offset
-    records = totals.records + log.log_end_offset - in_segments
+    # What a crash left empty behind the segments never was a record.
+    holes = sum(max(0, gap.to_offset - max(gap.from_offset, in_segments)) for gap in log.gaps)
+    records = totals.records + log.log_end_offset - in_segments - holes
     return {
         "log": name,
-        "topics": [entry.topic_filter.decode() for entry in broker.settings.entries if entry.log == name],
+        "topics": broker.logs.topics_of(name),
         "durability": log.settings.durability.name,
         "log_start_offset": log.log_start_offset,
         "high_watermark": feed.visible,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from highway.broker.connections.lifecycle import Lifecycle
 from highway.broker.connections.wills import Wills
 from highway.broker.delivery import encoding, pumping
-from highway.broker.delivery.delayed_feed import DelayedFeed
-from highway.broker.delivery.feed import Feed, LiveRun
+from highway.broker.delivery.feed import LiveRun
 from highway.broker.delivery.reads import Reads
 from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, mark_publisher
 from highway.broker.publishing.requests import NO_REQUESTS, Producers, Requests
 from highway.broker.publishing.retained import RetainedStore
 from highway.broker.publishing.routing import Route, Router
+from highway.broker.publishing.topic_logs import Logs
 from highway.broker.replay.fetching import answer_fetch
 from highway.broker.replay.starting import gaps_between
 from highway.broker.sessions import session_store
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from highway.storage import Storage
 
     from .authentication import Authenticator
-    from .settings import BrokerSettings, TopicEntry
+    from .settings import BrokerSettings
 
 __all__ = ["Broker"]
 
@@ -84,13 +84,9 @@ class Broker:
         self.clock = clock
         self.counters = Counters()
         self.started = clock.monotonic()
-        self.feeds = {entry.log: self.make_feed(entry) for entry in settings.entries}
-        for name, log in storage.logs.items():
-            if name not in self.feeds:  # no entry names it any more: it takes nothing, and can be read
-                self.feeds[name] = Feed(log, self._deliver)
-        self.router = Router(
-            [(entry.topic_filter, self.feeds[entry.log]) for entry in settings.entries],
-        )
+        self.logs = Logs(self, self._deliver)
+        self.feeds = self.logs.feeds
+        self.router = Router(self.logs.entries)
         self.retained: RetainedStore[Message] = RetainedStore(lambda m: len(m.payload) + len(m.properties))
         self.clients: dict[str, Client] = {}  # by client id, online
         self.groups: dict[bytes, Group] = {}  # by share name and filter
@@ -115,13 +111,6 @@ class Broker:
             scheduler.call_later(0, self._publish_sys),
         ]
         self.wills.start()
-
-    def make_feed(self, entry: TopicEntry) -> Feed:
-        """The feed of an entry whose log is open."""
-        log = self.storage.logs[entry.log]
-        if entry.delay_ms:
-            return DelayedFeed(log, self._deliver, entry.delay_ms, self.scheduler, self.clock)
-        return Feed(log, self._deliver)
 
     def offline(self, client: Client, session: Session) -> None:
         """Take a session out of everything that delivers."""
@@ -152,7 +141,13 @@ class Broker:
         properties = run.properties
         if feed is None:
             _check_size(properties)
-            return self._publish_unlogged(run, route, puts, publisher)
+            logs = self.router.log_to_begin(run.topic_name)
+            if logs is None:
+                return self._publish_unlogged(run, route, puts, publisher)
+            self.logs.begin(logs, run.topic_name)
+            route = self.router.route(run.topic_name)
+            feed = route.feed
+            assert feed is not None
         if not self.storage.writable:
             raise DiskFullError(f"log {feed.log.name!r}: the data directory takes no writes now")
         log = feed.log

@@ -38,14 +38,10 @@ __all__ = ["reconfigure"]
 def reconfigure(broker: Broker, settings: BrokerSettings) -> None:
     """Go on by `settings`; the logs of its entries are open by now. A delay counts for logs that are new here."""
     before, broker.settings = broker.settings, settings
-    routes_change = [(entry.topic_filter, entry.log) for entry in before.entries] != [
-        (entry.topic_filter, entry.log) for entry in settings.entries
-    ]
-    for entry in settings.entries:
-        if entry.log not in broker.feeds:
-            broker.feeds[entry.log] = broker.make_feed(entry)
-    if routes_change:
-        broker.router.reroute([(entry.topic_filter, broker.feeds[entry.log]) for entry in settings.entries])
+    if before.entries != settings.entries:
+        broker.logs.place_missing()  # of what began until now, all is theirs; of what they reach only now, nothing before
+        broker.logs.configure(settings.entries)
+        broker.router.reroute(broker.logs.entries)
         _place_readers(broker)
     if before.acl != settings.acl:
         renew_rights(broker)

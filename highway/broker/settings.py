@@ -34,6 +34,8 @@ class TopicEntry:
     topic_filter: bytes
     log: str
     delay_ms: int = 0  # subscribers see a message this long after its commit time
+    per_topic: bool = False  # each topic has a log of its own, `<log>/<topic>`
+    max_logs: int = 10_000  # of these; what comes to other topics then goes to the next entry that matches
 
 
 @dataclass(frozen=True, slots=True)

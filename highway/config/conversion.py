@@ -41,7 +41,7 @@ def to_settings(
     for topic in model.topics:
         log = replace(defaults, name=topic.log or log_name(topic.topic), **_log_values(topic))
         logs.append(log)
-        entries.append(TopicEntry(topic.topic.encode(), log.name, log.delay_ms))
+        entries.append(TopicEntry(topic.topic.encode(), log.name, log.delay_ms, log.per_topic, log.max_logs))
     found = [*warnings, *_retention_warnings(document, logs), *acl_warnings(document, model.auth)]
     reject = model.unmatched == "reject"
     if not reject and all(topic.topic != OTHER_FILTER for topic in model.topics):
@@ -54,6 +54,7 @@ def to_settings(
                 retention_ms=_OTHER_RETENTION_MS,
                 retention_bytes=_OTHER_RETENTION_BYTES,
                 delay_ms=0,
+                per_topic=False,
             )
         )
         entries.append(TopicEntry(OTHER_FILTER.encode(), OTHER_LOG))

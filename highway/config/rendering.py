@@ -92,6 +92,8 @@ def _log(log: LogSettings) -> dict[str, Any]:
         "compression_level": log.compression_level,
         "verify": log.verify,
         "on_corruption": log.on_corruption,
+        "per_topic": log.per_topic,
+        "max_logs": log.max_logs,
     }
 
 

@@ -199,7 +199,7 @@ class LoggingSection(Section):
 class LogKeys(Section):
     """What can be set for each log, and under `defaults` for all of them."""
 
-    LATER = frozenset({"per_topic", "max_logs", "cleanup"})
+    LATER = frozenset({"cleanup"})
 
     durability: Literal["FAST", "BALANCED", "SAFE"] = Field(
         "BALANCED",
@@ -236,6 +236,15 @@ class LogKeys(Section):
     )
     on_corruption: Literal["gap", "refuse"] = Field(
         _LOG.on_corruption, description="A damaged range is reported as a gap, or keeps the log from opening."
+    )
+    per_topic: bool = Field(
+        default=_LOG.per_topic, description="Each topic that matches has a log of its own, named <log>/<topic>."
+    )
+    max_logs: int = Field(
+        _LOG.max_logs,
+        ge=1,
+        le=100_000,
+        description="Logs of a per_topic entry; what comes to other topics then goes to the next entry that matches.",
     )
 
 

@@ -34,7 +34,7 @@ from highway.storage.recovery.log_recovery import RecoveredLog
 from highway.storage.recovery.poison import WatchedFileSystem, copy_journal, drop_caches
 from highway.storage.recovery.recovery import Recovered, recover
 from highway.storage.segment.format import MAX_FRAME_BYTES
-from highway.storage.settings import Durability, LogSettings, StorageSettings, unconfigured
+from highway.storage.settings import Durability, LogSettings, StorageSettings, find_settings, unconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,7 +126,8 @@ class Storage:
         self._committer.on_full = self._space.hit
         self._committer.on_failed = filesystem.mark
         self._next_log_id = recovered.highest_log_id + 1
-        self._take_logs(recovered, configured)
+        self._configured = {settings.name: settings for settings in configured}
+        self._take_logs(recovered)
         self._update_bounds()
 
     def _make_committer(
@@ -249,14 +250,12 @@ class Storage:
                 _logger.error("recovery: %s", line)
         return storage
 
-    def _take_logs(self, recovered: Recovered, configured: Sequence[LogSettings]) -> None:
-        by_name = {settings.name: settings for settings in configured}
+    def _take_logs(self, recovered: Recovered) -> None:
         for log in recovered.logs.values():
             # A log that is configured no longer keeps what it has: only an operator deletes.
-            settings = by_name.get(log.state.name) or unconfigured(log.state.name)
-            self._add(log, settings)
-        for settings in configured:
-            if settings.name not in self.logs:
+            self._add(log, find_settings(self._configured, log.state.name) or unconfigured(log.state.name))
+        for settings in self._configured.values():
+            if settings.name not in self.logs and not settings.per_topic:
                 self._add(self._new_log(settings.name), settings)
 
     def _new_log(self, name: str) -> RecoveredLog:
@@ -315,12 +314,15 @@ class Storage:
         self._pool.submit(work)
 
     def _update_bounds(self) -> None:
-        """Serve the strictest log: a frame of the journal is shared by all of them."""
-        settings = [log.settings for log in self.logs.values()]
-        modes = [_VERIFY[item.verify] for item in settings if item.durability == Durability.SAFE]
+        """Serve the strictest log: a frame of the journal is shared by all of them, also with those that begin later."""
+        settings = {
+            id(item): item for item in (*(log.settings for log in self.logs.values()), *self._configured.values())
+        }
+        modes = [_VERIFY[item.verify] for item in settings.values() if item.durability == Durability.SAFE]
         self._journal.verify = max(modes, default=VERIFY_CACHE)
-        self._journal.sync_bytes = min([item.sync_bytes for item in settings], default=LogSettings("").sync_bytes)
-        self._committer.flush_bytes = min([item.flush_bytes for item in settings], default=LogSettings("").flush_bytes)
+        lowest = list(settings.values()) or [LogSettings("")]
+        self._journal.sync_bytes = min(item.sync_bytes for item in lowest)
+        self._committer.flush_bytes = min(item.flush_bytes for item in lowest)
 
     # What the broker uses.
 
@@ -415,26 +417,43 @@ class Storage:
         """Return the log of that name, created if there is none; creation is durable with the first SAFE entry."""
         log = self.logs.get(settings.name)
         if log is None:
-            recovered = self._new_log(settings.name)
-            log = self._add(recovered, settings)
-            self._committer.hand_over([encode_log(log.log_id, log.uuid, log.name)])
+            log = self._create(settings.name, settings)
             self._update_bounds()
         return log
 
-    def change_log(self, settings: LogSettings) -> Log:
-        """Return the log of that name, kept by `settings` from now on; created if there is none.
+    def add_topic_log(self, entry: str, name: str) -> Log:
+        """Return the log `name` of a topic of the `per_topic` entry that was configured as `entry`, as `add_log` does."""
+        return self.logs.get(name) or self._create(name, self._configured[entry])
 
-        Nothing is deleted by it: retention looks at its logs in its own time, or when `reap` says so.
+    def _create(self, name: str, settings: LogSettings) -> Log:
+        log = self._add(self._new_log(name), settings)
+        self._committer.hand_over([encode_log(log.log_id, log.uuid, log.name)])
+        return log
+
+    def change_log(self, settings: LogSettings) -> None:
+        """Keep the log of that name by `settings` from now on, or the logs of all topics of a `per_topic` entry.
+
+        It is created if there is none. Nothing is deleted by it: retention looks at its logs in its own time, or when
+        `reap` says so.
         """
-        log = self.add_log(settings)
-        if log.settings != settings:
-            log.change(settings)
-            self._update_bounds()
-        return log
+        self._configured[settings.name] = settings
+        if not settings.per_topic:
+            self.add_log(settings)
+        self._renew(settings.name)
 
     def release_log(self, name: str) -> None:
         """Keep a log that is configured no longer as the next open would: whole, until an operator deletes of it."""
-        self.change_log(unconfigured(name))
+        self._configured.pop(name, None)
+        self._renew(name)
+
+    def _renew(self, entry: str) -> None:
+        """Let the log of an entry, or those of its topics, be kept as they are configured now."""
+        for name, log in self.logs.items():
+            if name.partition("/")[0] == entry:
+                settings = find_settings(self._configured, name) or unconfigured(name)
+                if log.settings != settings:
+                    log.change(settings)
+        self._update_bounds()
 
     def checkpoint(self, done: Callable[[bool], None] | None = None) -> None:
         """Write a checkpoint now; `done(True)` in the loop thread once it is durable, `done(False)` if it failed."""
@@ -452,9 +471,9 @@ class Storage:
         With `only_new`, what it deletes of them as they are kept now is left out. Logs of which it would delete nothing
         are not in the answer, nor are those that don't exist.
         """
-        self._reaper.preview(
-            [(self.logs[item.name], item) for item in logs if item.name in self.logs], done, only_new=only_new
-        )
+        configured = {item.name: item for item in logs}
+        found = [(log, find_settings(configured, name)) for name, log in self.logs.items()]
+        self._reaper.preview([(log, item) for log, item in found if item is not None], done, only_new=only_new)
 
     def plan_trim(self, log: Log, offset: int, done: Callable[[Deletion | None], None]) -> None:
         """Find out what `trim` would delete."""

@@ -8,9 +8,21 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-__all__ = ["DEFAULT_RETENTION_MS", "KIB", "MIB", "Durability", "LogSettings", "StorageSettings", "unconfigured"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DEFAULT_RETENTION_MS",
+    "KIB",
+    "MIB",
+    "Durability",
+    "LogSettings",
+    "StorageSettings",
+    "find_settings",
+    "unconfigured",
+]
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -45,6 +57,8 @@ class LogSettings:
     verify: Literal["cache", "direct", "off"] = "cache"  # how a SAFE sync is read back
     on_corruption: Literal["gap", "refuse"] = "gap"
     delay_ms: int = 0  # held back from subscribers this long; the broker enforces it
+    per_topic: bool = False  # no log of this name, but one for each topic: `<name>/<topic>`, with these settings
+    max_logs: int = 10_000  # of these
 
 
 def unconfigured(name: str) -> LogSettings:
@@ -66,3 +80,10 @@ class StorageSettings:
     reaper_interval_ms: int = 30_000
     reserve_bytes: int = 64 * MIB  # kept back, and given up when the disk is full
     max_record_bytes: int = 256 * MIB  # one record with its head; a frame holds no more
+
+
+def find_settings(configured: Mapping[str, LogSettings], name: str) -> LogSettings | None:
+    """Return the settings of a log among those by name, which all topics of a `per_topic` entry share; None without."""
+    head, _, topic_name = name.partition("/")
+    found = configured.get(head)
+    return found if found is not None and found.per_topic == bool(topic_name) else None

@@ -209,7 +209,7 @@ RIGS: list[Rig] = []
 
 
 class Rig:
-    """One broker; `entries` are (filter, log name, durability)."""
+    """One broker; `entries` are (filter, log name, durability); `delays` in ms and `per_topic`, how many logs, by log name."""
 
     def __init__(
         self,
@@ -220,10 +220,15 @@ class Rig:
         self.directory = directory
         self.clock = ManualClock()
         self.scheduler = ManualScheduler(self.clock)
-        self.logs = [LogSettings(name, durability=durability) for _, name, durability in entries]
-        delays = settings.pop("delays", {})
+        delays, max_logs = settings.pop("delays", {}), settings.pop("per_topic", {})
+        self.logs = [
+            LogSettings(name, durability=durability, per_topic=name in max_logs) for _, name, durability in entries
+        ]
         self.settings = BrokerSettings(
-            entries=tuple(TopicEntry(topic_filter, name, delays.get(name, 0)) for topic_filter, name, _ in entries),
+            entries=tuple(
+                TopicEntry(topic_filter, name, delays.get(name, 0), name in max_logs, max_logs.get(name, 0))
+                for topic_filter, name, _ in entries
+            ),
             **settings,
         )
         self.start()

@@ -272,8 +272,8 @@ topics:
         ("verify: Off", "'Off' is no value here: one of cache, direct, off is wanted; did you mean 'off'?"),
         ("durability: safe", "one of FAST, BALANCED, SAFE is wanted; did you mean 'SAFE'?"),
         ("durability: [SAFE]", "one of FAST, BALANCED, SAFE is wanted"),
-        ("per_topic: true", "topics[0].per_topic: not supported by this version yet"),
-        ("max_logs: 5", "not supported by this version yet"),
+        ("per_topic: yes", "neither true nor false; write true"),
+        ("max_logs: 0", "0 is too small: at least 1"),
         ("cleanup: compact", "not supported by this version yet"),
     ],
 )  # fmt: skip
@@ -293,6 +293,8 @@ def test_value_that_means_something_else(entry, expected, problems):
         ("retention: 7d", "retention_ms", 7 * DAY_MS),
         ("retention: unlimited", "retention_ms", None),
         ("retention_bytes: 512MiB", "retention_bytes", 512 * 2**20),
+        ("per_topic: true", "per_topic", True),
+        ("max_logs: 5", "max_logs", 5),
     ],
 )
 def test_value_that_means_what_it_says(entry, field, value, load):

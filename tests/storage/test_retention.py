@@ -313,7 +313,8 @@ def test_a_shorter_retention_is_told_in_full_before_it_deletes_anything():
     found = asked(rig.storage.plan_retention, [shorter], rig=rig)["a"]
     assert log.log_start_offset == 0
     assert found.segments > 1
-    assert rig.storage.change_log(shorter) is log
+    rig.storage.change_log(shorter)
+    assert rig.log(log.name) is log
     reap(rig)
     assert (found.from_offset, found.to_offset) == (0, log.log_start_offset)
     assert rig.storage.trimmed["records"][AGE] == found.records == found.to_offset

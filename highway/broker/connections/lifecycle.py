@@ -241,6 +241,7 @@ class Lifecycle:
     def online(self, session: Session) -> None:
         """Let messages flow to a session whose CONNACK is out."""
         broker = self._broker
+        session.place_missing()
         for subscription in session.subscriptions():
             broker.router.add(subscription)
         for cursor in session.cursors():

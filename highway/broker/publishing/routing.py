@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from highway.broker.delivery.encoding import Plan
+from highway.broker.publishing.topic_logs import TopicLogs
 from highway.broker.remembered import Remembered
 from highway.broker.subscriptions.trie import FilterTrie
 from highway.mqtt import PublishHeads
@@ -115,7 +116,7 @@ class Router:
         "new_topics",
     )
 
-    def __init__(self, entries: Sequence[tuple[bytes, Feed]]) -> None:
+    def __init__(self, entries: Sequence[tuple[bytes, Feed | TopicLogs]]) -> None:
         self._entries = list(entries)
         self._routes: Remembered[Route] = Remembered(MAX_ROUTES)
         self._known: set[bytes] = set()  # names that had a route before the table was thrown away
@@ -125,7 +126,7 @@ class Router:
         self._parked: FilterTrie[None] = FilterTrie()  # filters of sessions that are away, once each
         self._parked_counts: dict[bytes, int] = {}
 
-    def reroute(self, entries: Sequence[tuple[bytes, Feed]]) -> None:
+    def reroute(self, entries: Sequence[tuple[bytes, Feed | TopicLogs]]) -> None:
         """Let other entries decide, from the next message on."""
         self._entries = list(entries)
         self._clear()
@@ -140,28 +141,71 @@ class Router:
         return found if found is not None else self._work_out(topic_name)
 
     def feed(self, topic_name: bytes) -> Feed | None:
-        """The feed of the first configured entry that matches; None for `$...` names and where none does."""
+        """The feed of the log that holds a topic.
+
+        None for `$...` names, where no entry matches, and where the topic's own log begins with its first message.
+        """
+        found = self._find(topic_name)
+        return None if isinstance(found, TopicLogs) else found
+
+    def log_to_begin(self, topic_name: bytes) -> TopicLogs | None:
+        """The entry that will have a log for the topic once something is published there."""
+        found = self._find(topic_name)
+        return found if isinstance(found, TopicLogs) else None
+
+    def _find(self, topic_name: bytes, *, count: bool = False) -> Feed | TopicLogs | None:
+        """What the first entry that matches and has room for a topic gives it; `count` those without room."""
         if topic_name.startswith(b"$"):
             return None
-        return next((feed for topic_filter, feed in self._entries if matches(topic_filter, topic_name)), None)
+        for topic_filter, target in self._entries:
+            if not matches(topic_filter, topic_name):
+                continue
+            if not isinstance(target, TopicLogs):
+                return target
+            feed = target.feeds.get(topic_name)
+            if feed is not None:
+                return feed
+            if target.takes(topic_name):
+                return target
+            if count:
+                target.pass_on(topic_name)
+        return None
+
+    def begin(self, topic_name: bytes) -> list[Subscription]:
+        """Forget what was worked out of a topic, as it has a log now; the online subscriptions that it goes to."""
+        self._forget(topic_name)
+        return [subscription for _, _, subscription in self._subscriptions.match(topic_name)]
 
     def feeds_of(self, topic_filters: Iterable[bytes]) -> set[Feed]:
         """The feeds whose topics any of the filters can match."""
         found: set[Feed] = set()
         for topic_filter in topic_filters:
-            if topic_filter.startswith(b"$"):
-                continue
-            for entry_filter, feed in self._entries:
-                if filters_intersect(entry_filter, topic_filter):
-                    found.add(feed)
-                if levels_cover(split_levels(entry_filter), split_levels(topic_filter)):
-                    break  # no topic of the filter comes as far as the entries below
+            if not topic_filter.startswith(b"$"):
+                self._add_feeds_of(topic_filter, found)
         return found
+
+    def _add_feeds_of(self, topic_filter: bytes, found: set[Feed]) -> None:
+        is_topic = b"+" not in topic_filter and b"#" not in topic_filter
+        for entry_filter, target in self._entries:
+            if not isinstance(target, TopicLogs):
+                if filters_intersect(entry_filter, topic_filter):
+                    found.add(target)
+                if levels_cover(split_levels(entry_filter), split_levels(topic_filter)):
+                    return  # no topic of the filter comes as far as the entries below
+            elif not is_topic:
+                # Any topic may have come to the entries below: there was no room, or its name is long.
+                found.update(feed for topic_name, feed in target.feeds.items() if matches(topic_filter, topic_name))
+            elif topic_filter in target.feeds:
+                found.add(target.feeds[topic_filter])
+                return
+            elif matches(entry_filter, topic_filter) and target.takes(topic_filter):
+                return  # nothing has been published there
 
     def _work_out(self, topic_name: bytes) -> Route:
         if topic_name not in self._known:
             self.new_topics += 1
-        feed = self.feed(topic_name)
+        found = self._find(topic_name, count=True)
+        feed = None if isinstance(found, TopicLogs) else found
         targets = self._targets(topic_name, feed)
         route = Route(topic_name, feed, targets, has_subscribers=bool(targets or self._parked.match(topic_name)))
         self._target_count += len(targets)
@@ -180,6 +224,7 @@ class Router:
                 Plan(topic_name, subscriptions if reader.may_read(topic_name) else ()),
             )
             for reader, subscriptions in by_reader.items()
+            if feed is None or reader.reaches(feed)
         ]
 
     def park(self, topic_filters: Iterable[bytes]) -> None:

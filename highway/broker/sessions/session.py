@@ -220,6 +220,17 @@ class Reader:
         self.session.behind.pop(cursor, None)
         return cursor
 
+    def reaches(self, feed: Feed) -> bool:
+        """Whether it reads a log that its filters match: a replay with an end has one in the logs that there were."""
+        return not self.until or feed in self.cursors
+
+    def place_missing(self) -> None:
+        """Stand at the beginning of the logs that began since: all that is in them came after the subscription."""
+        filters = (subscription.topic_filter for subscription in self.subscriptions.values())
+        for feed in self.session.broker.router.feeds_of(filters):
+            if feed not in self.cursors and self.reaches(feed):
+                self.place(feed, feed.log.log_start_offset)
+
     def cursor(self, feed: Feed) -> Cursor:
         """The cursor in a log, placed at its visible end where there is none."""
         found = self.cursors.get(feed)
@@ -280,6 +291,7 @@ class Session:
         "inline",
         "journaling",
         "link",
+        "logs_seen",
         "max_inflight",
         "max_packet_bytes",
         "missed",
@@ -335,6 +347,7 @@ class Session:
         self.stored_ids: set[int] = set()  # in-flight packet ids that the journal knows
         self.corked = 0  # SUBACKs on their way; nothing goes out before them
         self.dirty = False  # positions moved since they were stored
+        self.logs_seen = 0  # of `Logs.begun`: later ones may be missing among the cursors
         self.journaling = 0  # `store_first`s under way
 
     def __repr__(self) -> str:
@@ -360,6 +373,13 @@ class Session:
         Nobody asks before sending anything else than a PUBLISH: 5.0 [MQTT-3.3.4-10], [MQTT-4.9.0-3].
         """
         return self.max_inflight - len(self.inflight)
+
+    def place_missing(self) -> None:
+        """Stand in the logs that began while it was away."""
+        if self.logs_seen != self.broker.logs.begun:
+            self.logs_seen = self.broker.logs.begun
+            for reader in self.readers.values():
+                reader.place_missing()
 
     def is_blocked(self) -> bool:
         """Whether nothing can be sent now: offline, before a SUBACK, or the socket does not keep up."""

@@ -308,9 +308,7 @@ def load_sessions(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> dict[st
     _load_packet_ids(broker, meta, sessions, feeds)
     for session in sessions.values():
         for reader in session.readers.values():
-            for feed in broker.router.feeds_of(s.topic_filter for s in reader.subscriptions.values()):
-                if feed not in reader.cursors:
-                    reader.place(feed, feed.log.log_start_offset)
+            reader.place_missing()
     return sessions
 
 
@@ -376,9 +374,7 @@ def _load_groups(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> None:
             (position,) = _POSITION.unpack(value)
             group.place(feed, position).stored = position
     for group in broker.groups.values():
-        for feed in broker.router.feeds_of([group.topic_filter]):
-            if feed not in group.cursors:
-                group.place(feed, feed.log.log_start_offset)
+        group.place_missing()
 
 
 def _load_packet_ids(broker: Broker, meta: Meta, sessions: dict[str, Session], feeds: dict[str, Feed]) -> None:

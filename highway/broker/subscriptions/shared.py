@@ -93,6 +93,7 @@ class Group:
         self.cursors: dict[Feed, GroupCursor] = {}
         self.dirty = False
         self.routed = Subscription(self, source, topic_filter, 2)  # the group's one entry in the router
+        self._logs_seen = -1  # of `Logs.begun`: later ones may be missing among the cursors
         self._turn = 0  # index of the member that comes next: the first that joined, then one after the other
         self._online: list[Member] = []
         self._matching: Remembered[bool] = Remembered(MAX_PLANS)
@@ -110,6 +111,18 @@ class Group:
         cursor = self.cursors[feed] = GroupCursor(self, feed, next_offset)
         feed.cursors.add(cursor)
         return cursor
+
+    def reaches(self, _feed: Feed) -> bool:
+        """It reads every log that its filter matches."""
+        return True
+
+    def place_missing(self) -> None:
+        """Stand at the beginning of the logs that began since: all that is in them came after the subscription."""
+        if self._logs_seen != self.broker.logs.begun:
+            self._logs_seen = self.broker.logs.begun
+            for feed in self.broker.router.feeds_of([self.topic_filter]):
+                if feed not in self.cursors:
+                    self.place(feed, feed.log.log_start_offset)
 
     def step_back(self) -> None:
         """Stand where there is something to read: what was to become visible did not, as the disk is full."""
@@ -141,6 +154,7 @@ class Group:
         member.plans.clear()
         if member not in self._online:
             if not self._online:
+                self.place_missing()
                 self.broker.router.add(self.routed)
             self._online.append(member)
         self.wake()

@@ -46,7 +46,6 @@ from highway.storage import Durability
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from highway.broker.broker import Broker
     from highway.broker.connections.client import Client
     from highway.broker.delivery.feed import Feed
     from highway.mqtt import SharedFilter, SubscribePacket, Subscription as Request, UnsubscribePacket
@@ -463,8 +462,8 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
         session.drop_snapshot(name)
         changed[reader] = None
     for reader in changed:
-        for feed in [feed for feed in reader.cursors if not _needs(broker, reader, feed)]:
-            puts.append(cursor_drop(reader.drop(feed)))
+        needed = broker.router.feeds_of(s.topic_filter for s in reader.subscriptions.values())
+        puts += [cursor_drop(reader.drop(feed)) for feed in list(reader.cursors) if feed not in needed]
         if not reader.subscriptions and reader.source != ORDINARY:
             del session.readers[reader.source]
 
@@ -482,8 +481,3 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
         return
     broker.store([session_put(session), *subscription_puts(session, packet.topic_filters), *puts])
     broker.storage.after(Durability.BALANCED, answer)
-
-
-def _needs(broker: Broker, reader: Reader, feed: Feed) -> bool:
-    """Whether a subscription of a reader can reach the messages of a log."""
-    return any(feed in broker.router.feeds_of([s.topic_filter]) for s in reader.subscriptions.values())

@@ -25,7 +25,7 @@ class Overview(Room):
         return web.json_response(administration.status(self.broker))
 
     async def _topics(self, _: web.Request) -> web.Response:
-        return web.json_response([await self.log_fields(feed) for feed in [*self.broker.feeds.values()]])
+        return web.json_response(await self.fields_of([*self.broker.feeds.values()]))
 
     async def _log(self, request: web.Request) -> web.Response:
         return web.json_response(await self.log_fields(self.feed(request)))

@@ -16,6 +16,8 @@ from highway.errors import HighwayError, StorageError
 from .problems import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiohttp import web
 
     from highway.broker import Broker
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from .sampler import Sampler
 
 __all__ = ["Room"]
+
+_AT_ONCE = 100
 
 
 class Room:
@@ -54,8 +58,20 @@ class Room:
 
     async def log_fields(self, feed: Feed) -> dict[str, Any]:
         """What the API says of a log. The indexes may have to be read, so a thread adds them up."""
-        totals = await asyncio.to_thread(administration.segment_totals, list(feed.log.writer.segments))
-        return administration.log_of(self.broker, feed.log.name, totals)
+        (fields,) = await self.fields_of([feed])
+        return fields
+
+    async def fields_of(self, feeds: Sequence[Feed]) -> list[dict[str, Any]]:
+        """The same of several logs: a hundred at a time, so that neither the loop nor the pool is busy for long."""
+        found = []
+        for start in range(0, len(feeds), _AT_ONCE):
+            some = feeds[start : start + _AT_ONCE]
+            segments = [list(feed.log.writer.segments) for feed in some]
+            totals = await asyncio.to_thread(lambda lists: [*map(administration.segment_totals, lists)], segments)
+            found += [
+                administration.log_of(self.broker, feed.log.name, one) for feed, one in zip(some, totals, strict=True)
+            ]
+        return found
 
     async def offset(self, feed: Feed, text: str, topic_filter: bytes) -> int:
         """The offset that a `<from>` stands for."""

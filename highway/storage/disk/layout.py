@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
     from .filesystem import FileSystem
 
-__all__ = ["DATA_FORMAT", "Layout", "check_format", "encode_format", "lock_directory", "parse_format"]
+__all__ = [
+    "DATA_FORMAT",
+    "Layout",
+    "check_format",
+    "encode_format",
+    "is_whole_in_directory",
+    "lock_directory",
+    "parse_format",
+]
 
 DATA_FORMAT = 1
 _FORMAT_CRC = b', "crc32c": "'
@@ -56,6 +64,11 @@ class Layout:
     def log_directory(self, name: str, log_uuid: bytes) -> Path:
         """Return where the log's segments are: its name percent-encoded, never a raw topic, and part of its uuid."""
         return self.logs / f"{quote(name, safe='')[:_MAX_NAME_BYTES]}-{log_uuid[:4].hex()}"
+
+
+def is_whole_in_directory(name: str) -> bool:
+    """Return whether all of a log's name stands in that of its directory, where a rebuild looks for it."""
+    return len(quote(name, safe="")) <= _MAX_NAME_BYTES
 
 
 def lock_directory(filesystem: FileSystem, layout: Layout, clock: Clock) -> int:

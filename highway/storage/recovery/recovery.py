@@ -38,7 +38,7 @@ from highway.storage.journal.loss import RESERVATION_BOUND, account_for, read_lo
 from highway.storage.journal.reader import JournalScan, TornTail, read_frames, scan_journal
 from highway.storage.journal.replay import replay_frame
 from highway.storage.segment.scan import read_salvaged
-from highway.storage.settings import Durability
+from highway.storage.settings import Durability, find_settings
 
 from .log_recovery import RecoveredLog, rebuild_state, recover_segments, sync_segments
 from .quarantine import Quarantine
@@ -301,7 +301,8 @@ class _Recovery:
         """Decide where everything goes on; refuse if something is damaged and a log wants that."""
         result, report, scan = self.result, self.result.report, self._scan
         sync_segments(result.logs.values(), self._files, self._layout.logs)
-        unreserved = {name for name, settings in self._configured.items() if settings.durability == Durability.SAFE}
+        settings = {log.state.name: find_settings(self._configured, log.state.name) for log in result.logs.values()}
+        unreserved = {name for name, found in settings.items() if found and found.durability == Durability.SAFE}
         for lost in scan.lost:
             data = read_lost(self._filesystem, lost)
             self._quarantine.keep(lost.path, lost.offset, data)  # the file is going to be recycled
@@ -329,7 +330,7 @@ class _Recovery:
         damaged = self.result.report.damaged
         lost = {name for name, gap in self.result.report.gaps if gap.reason == "corruption"}
         refusing = [name for name, settings in self._configured.items() if settings.on_corruption == "refuse"]
-        if damaged and (refusing if not lost else lost & set(refusing)):
+        if damaged and (refusing if not lost else {name.partition("/")[0] for name in lost} & set(refusing)):
             raise CorruptionError(
                 damaged[0].path,
                 damaged[0].position,
