@@ -36,6 +36,7 @@ from highway.storage.segment.records import FLAG_RETAIN, MAX_PROPERTIES_BYTES
 from .authentication import TrustEverybody
 from .authorisation import is_reserved
 from .sys_topics import Counters, sys_messages
+from .token_bucket import TokenBuckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +87,7 @@ class Broker:
         self.started = clock.monotonic()
         self.logs = Logs(self, self._deliver)
         self.feeds = self.logs.feeds
-        self.router = Router(self.logs.entries)
+        self.router = Router(self.logs.entries, self.exceeded_by)
         self.retained: RetainedStore[Message] = RetainedStore(lambda m: len(m.payload) + len(m.properties))
         self.clients: dict[str, Client] = {}  # by client id, online
         self.groups: dict[bytes, Group] = {}  # by share name and filter
@@ -94,6 +95,8 @@ class Broker:
         self._pump_due = False
         self.reads = Reads()
         self._held: set[Client] = set()
+        self._sys_retained = 0  # retained messages of our own
+        self.catchup = TokenBuckets()  # of bytes, by client id
         self._refusals = 0  # publishes refused since the log said so the last time
         self._refusal_told_at = -REFUSAL_LINE_S
         for message in session_store.load_retained(storage.meta):
@@ -127,6 +130,13 @@ class Broker:
         session.resend.extendleft(reversed(session.inflight.drain()))
         self._pumps.pop(session, None)
 
+    def exceeded_by(self, topic: bytes) -> str:
+        """The limit that a topic name or filter is beyond; "" for none."""
+        settings = self.settings
+        if len(topic) > settings.max_topic_bytes:
+            return "max_topic_bytes"
+        return "max_topic_levels" if topic.count(b"/") >= settings.max_topic_levels else ""
+
     # Publishing.
 
     def publish(
@@ -137,6 +147,11 @@ class Broker:
         `puts` go into the same journal frame. Raises StorageError where the messages can't be accepted now.
         """
         route = self.router.route(run.topic_name)
+        if route.exceeds:
+            self.counters.limited[route.exceeds] += 1
+            raise ProtocolError(f"a topic name beyond limits.{route.exceeds}", ReasonCode.TOPIC_NAME_INVALID)
+        if run.retain and not self._may_retain(run, publisher):
+            run.retain = False
         feed = route.feed
         properties = run.properties
         if feed is None:
@@ -179,6 +194,28 @@ class Broker:
                 self.producers.take_back(log.name, requests, before)
             raise
         return log.acknowledge_at if requests is NO_REQUESTS else max(log.acknowledge_at, requests.durability)
+
+    def _may_retain(self, run: PublishRun, publisher: Session | None) -> bool:
+        """Whether the last message of a run may be retained; if not, nothing is, as what was there is out of date."""
+        before, settings = self.retained.get(run.topic_name), self.settings
+        if not run.payloads[-1]:
+            return True
+        count = len(self.retained) - self._sys_retained
+        grows_by = len(run.payloads[-1]) + len(run.properties)
+        grows_by += len(run.topic_name) if before is None else -len(before.payload) - len(before.properties)
+        if before is None and count >= settings.max_retained:
+            limit = "max_retained"
+        elif grows_by > 0 and self.retained.size_bytes + grows_by > settings.max_retained_bytes:
+            limit = "max_retained_bytes"
+        else:
+            return True
+        self.counters.limited[limit] += 1
+        who = None if publisher is None else publisher.client_id
+        logger.warning("not retained: limits.%s is reached", limit, extra=about(client=who, topic=run.topic_name))
+        if before is not None:
+            self.retained.delete(run.topic_name)
+            self.store([session_store.retained_put(before._replace(payload=b""))])
+        return False
 
     def _retained_message(self, run: PublishRun | LiveRun, publisher: Session | None) -> Message:
         client_id = "" if publisher is None else publisher.client_id
@@ -468,7 +505,9 @@ class Broker:
         now = self.clock.monotonic()
         for feed in self.feeds.values():
             feed.sample(now)
-        for topic_name, payload in sys_messages(counters, self.clock, self.started):
+        messages = sys_messages(counters, self.clock, self.started)
+        self._sys_retained = len(messages)
+        for topic_name, payload in messages:
             message = Message(topic_name, payload, 0, True, b"", 0)
             if self.retained.get(topic_name) != message:
                 self.retained.set(topic_name, message)

@@ -43,6 +43,8 @@ def reconfigure(broker: Broker, settings: BrokerSettings) -> None:
         broker.logs.configure(settings.entries)
         broker.router.reroute(broker.logs.entries)
         _place_readers(broker)
+    if (before.max_topic_bytes, before.max_topic_levels) != (settings.max_topic_bytes, settings.max_topic_levels):
+        broker.router.forget_all()
     if before.acl != settings.acl:
         renew_rights(broker)
 

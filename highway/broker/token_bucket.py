@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Rate", "TokenBucket"]
+__all__ = ["Rate", "TokenBucket", "TokenBuckets"]
+
+# Names whose bucket is remembered. 65,536 take 20 MB.
+MANY = 65_536
 
 
 class Rate(NamedTuple):
@@ -41,10 +44,29 @@ class TokenBucket:
         """What may be taken now without owing; negative while something is owed."""
         return min(self._burst, self._left + (now - self._at) * self._per_s)
 
-    def wait_s(self, amount: float, now: float) -> float:
-        """Seconds until `amount` may be taken without owing; 0 where it may be now. More than the rate is never there."""
-        return max(0.0, (min(amount, self._burst) - self.left(now)) / self._per_s)
 
-    def is_full(self, now: float) -> bool:
-        """Whether it is as if nothing had ever been taken."""
-        return self.left(now) >= self._burst
+class TokenBuckets:
+    """A bucket for each name, of the latest MANY of them: who is forgotten owes nothing."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Rate, TokenBucket]] = {}  # in the order of their use
+
+    def of(self, name: str, rate: Rate, now: float) -> TokenBucket:
+        """The bucket of a name, full where it is new or its rate has changed."""
+        found = self._known.pop(name, None)
+        if found is None or found[0] != rate:
+            found = (rate, TokenBucket(rate, now))
+        self._known[name] = found
+        if len(self._known) > MANY:
+            del self._known[next(iter(self._known))]
+        return found[1]
+
+    def wait_s(self, name: str, rate: Rate | None, now: float, patience_s: float) -> float:
+        """Take one; returns the seconds until nothing is owed. Beyond `patience_s` no more is owed: nobody waits so long."""
+        if rate is None:
+            return 0.0
+        bucket = self.of(name, rate, now)
+        owed_s = bucket.take(0, now)
+        return owed_s if owed_s > patience_s else bucket.take(1, now)

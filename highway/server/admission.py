@@ -14,6 +14,7 @@ import ipaddress
 import logging
 from typing import TYPE_CHECKING, Any
 
+from highway.broker.token_bucket import TokenBuckets
 from highway.log_lines import about
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class _Host:
 class Admission:
     """The places of the process."""
 
-    __slots__ = ("_broker", "_half_open", "_holders", "_hosts", "_taken", "held_bytes")
+    __slots__ = ("_broker", "_half_open", "_holders", "_hosts", "_rates", "_taken", "held_bytes")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -65,6 +66,7 @@ class Admission:
         self._half_open: dict[Place, None] = {}  # in the order in which they came
         self._hosts: dict[str, _Host] = {}
         self._holders: dict[Place, int] = {}  # bytes of incomplete packets, of those that are half open
+        self._rates = TokenBuckets()  # by host
         self.held_bytes = 0  # of all of them
 
     def __len__(self) -> int:
@@ -111,6 +113,12 @@ class Admission:
         logger.warning("closed: not logged in, and others need its place (%s)", why, extra=about(peer=place.peer))
         self.leave(place)
         place.turn_out()
+
+    def wait_s(self, place: Place, now: float) -> float:
+        """How long a newcomer has to wait before it is listened to, as its address connects more often than it may."""
+        settings = self._broker.settings
+        rate = settings.connect_rate_per_address
+        return self._rates.wait_s(place.host, rate, now, settings.connect_timeout_s)
 
     def patience_s(self, place: Place) -> float:
         """How long a connection may be half open."""

@@ -105,6 +105,7 @@ class Connection(asyncio.Protocol):
             max_events=TURN_EVENTS,
         )
         self._client = Client(shared.broker, self)
+        self.peer = "?" if place is None else place.peer
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
@@ -113,7 +114,6 @@ class Connection(asyncio.Protocol):
         self._paused = 0  # reasons
         self._unread_bytes = 0  # in the write buffer when the keep alive was last looked at
         self.congested = False
-        self.peer = "?"
 
     # asyncio calls these.
 
@@ -126,8 +126,9 @@ class Connection(asyncio.Protocol):
             if self._place is None:
                 self._transport.abort()
                 return
+            self.peer = self._place.peer
+            self._owe(shared.admission.wait_s(self._place, self._time()), "connect_rate_per_address")
         self._place.turn_out = self.turn_out
-        self.peer = self._place.peer
         shared.open.add(self)
         self._counters.connections += 1
         self._counters.connections_open = len(shared.open)
@@ -168,8 +169,10 @@ class Connection(asyncio.Protocol):
         topics = accounts.take_new_topics()
         if self._is_stranger:
             return
-        account = accounts.of(client_id, self._time())
-        wait_s, limit = account.charge(messages + self._client.take_early(), size, topics, self._time())
+        messages += self._client.take_early()
+        self._owe(*accounts.charge(client_id, messages, size, topics, self._time()))
+
+    def _owe(self, wait_s: float, limit: str) -> None:
         if wait_s and not self._paused & _OWES:
             self._counters.limited[limit] += 1
             logger.info("not read from for a while: limits.%s is reached", limit, extra=self._about())
@@ -211,7 +214,6 @@ class Connection(asyncio.Protocol):
             self._debt.cancel()
         if self._place is not None:
             self._shared.admission.leave(self._place)
-        self._shared.accounts.gone(self._client.client_id, self._time())
         self._transport = None
         self._client.lost()
 

@@ -153,6 +153,10 @@ class Door:
         accepted_at = connections.loop.time()
         is_made = False
         try:
+            wait_s = connections.admission.wait_s(place, accepted_at)
+            if wait_s:
+                connections.broker.counters.limited["connect_rate_per_address"] += 1
+                await asyncio.sleep(wait_s)
             await connections.loop.connect_accepted_socket(
                 lambda: self._make(place, accepted_at),
                 accepted,

@@ -10,54 +10,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from highway.broker.token_bucket import TokenBucket
+from highway.broker.token_bucket import TokenBuckets
 
 if TYPE_CHECKING:
-    from highway.broker import BrokerSettings
     from highway.broker.broker import Broker
-    from highway.broker.token_bucket import Rate
 
-__all__ = ["Account", "Accounts"]
-
-# Accounts of clients that are gone, beyond which those that owe nothing are looked for.
-MANY_ACCOUNTS = 10_000
-
-
-class Account:
-    """The rates of one client."""
-
-    __slots__ = ("_buckets", "settings")
-
-    def __init__(self, settings: BrokerSettings, now: float) -> None:
-        self.settings = settings
-        rates: dict[str, Rate | None] = {
-            "publish_rate": settings.publish_rate,
-            "publish_bytes": settings.publish_bytes,
-            "new_topics": settings.new_topics,
-        }
-        self._buckets = {limit: None if rate is None else TokenBucket(rate, now) for limit, rate in rates.items()}
-
-    def charge(self, messages: int, size: int, topics: int, now: float) -> tuple[float, str]:
-        """Take what came; returns how many seconds it takes to be paid, and the limit that this is for."""
-        wait_s, why = 0.0, ""
-        for (limit, bucket), amount in zip(self._buckets.items(), (messages, size, topics), strict=True):
-            if bucket is not None and (needed := bucket.take(amount, now)) > wait_s:
-                wait_s, why = needed, limit
-        return wait_s, why
-
-    def is_settled(self, now: float) -> bool:
-        """Whether it is as good as a new one."""
-        return all(bucket is None or bucket.is_full(now) for bucket in self._buckets.values())
+__all__ = ["Accounts"]
 
 
 class Accounts:
-    """The accounts of all clients that were ever near a limit, by client id."""
+    """The accounts of all clients, by client id."""
 
-    __slots__ = ("_broker", "_known", "new_topics")
+    __slots__ = ("_broker", "_buckets", "new_topics")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._known: dict[str, Account] = {}
+        self._buckets = {limit: TokenBuckets() for limit in ("publish_rate", "publish_bytes", "new_topics")}
         self.new_topics = broker.router.new_topics  # of which somebody was charged
 
     def take_new_topics(self) -> int:
@@ -66,17 +34,12 @@ class Accounts:
         count, self.new_topics = now - self.new_topics, now
         return count
 
-    def of(self, client_id: str, now: float) -> Account:
-        """The account of a client, under the limits that are in force."""
-        account = self._known.get(client_id)
-        if account is None or account.settings is not self._broker.settings:
-            account = self._known[client_id] = Account(self._broker.settings, now)
-        return account
-
-    def gone(self, client_id: str, now: float) -> None:
-        """A connection of the client ended."""
-        account = self._known.get(client_id)
-        if account is not None and account.is_settled(now):
-            del self._known[client_id]
-        if len(self._known) > MANY_ACCOUNTS:
-            self._known = {known: other for known, other in self._known.items() if not other.is_settled(now)}
+    def charge(self, client_id: str, messages: int, size: int, topics: int, now: float) -> tuple[float, str]:
+        """Take what came; returns how many seconds it takes to be paid, and the limit that this is for."""
+        settings = self._broker.settings
+        rates = (settings.publish_rate, settings.publish_bytes, settings.new_topics)
+        wait_s, why = 0.0, ""
+        for (limit, buckets), rate, amount in zip(self._buckets.items(), rates, (messages, size, topics), strict=True):
+            if rate is not None and (needed := buckets.of(client_id, rate, now).take(amount, now)) > wait_s:
+                wait_s, why = needed, limit
+        return wait_s, why

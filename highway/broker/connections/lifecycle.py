@@ -23,6 +23,7 @@ from highway.broker.authorisation import Right, Rights, is_reserved, rights_of
 from highway.broker.sessions import session_store
 from highway.broker.sessions.session import Session
 from highway.broker.subscriptions.shared import return_unacknowledged
+from highway.broker.token_bucket import TokenBuckets
 from highway.log_lines import about
 from highway.mqtt import V5, ConnackPacket, Properties, ReasonCode
 
@@ -49,10 +50,25 @@ _NEVER = 0xFFFF_FFFF  # a session expiry interval that means for ever
 class Lifecycle:
     """The sessions of a broker as they begin, change hands and end."""
 
-    __slots__ = ("_broker",)
+    __slots__ = ("_broker", "_reconnects")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._reconnects = TokenBuckets()  # by client id
+
+    def wait_s(self, client_id: str) -> float:
+        """Seconds that a CONNECT with a client id is held off, as there were so many of late; 0 as a rule.
+
+        Before that nothing of its session is looked at: two devices with one id would else take it from one another.
+        """
+        if not client_id:
+            return 0.0
+        broker = self._broker
+        settings = broker.settings
+        now = broker.clock.monotonic()
+        wait_s = self._reconnects.wait_s(client_id, settings.reconnect_rate, now, settings.connect_timeout_s)
+        broker.counters.limited["reconnect_rate"] += wait_s > 0
+        return wait_s
 
     def connect(self, client: Client, packet: ConnectPacket) -> None:
         """Attach a client to its session, new or old, and answer it. The client id is all that tells which. [MQTT-3.1.3-2]"""
@@ -93,6 +109,8 @@ class Lifecycle:
         if session is not None and not self._is_over(session) and not owns(session.owner, answer, anonymous=anonymous):
             why = f"user {answer.user!r}: the session of that client id belongs to another user"
             self._refuse(client, packet, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
+            return
+        if not self._has_room(client, packet):
             return
         client.identity = answer
         rights = self.rights_for(client)
@@ -141,6 +159,7 @@ class Lifecycle:
 
     def _may_have_will(self, client: Client, packet: ConnectPacket, will: Will, rights: Rights | None) -> bool:
         """Whether the client may publish its will; if not, the connection is refused, as the will could not be kept."""
+        broker = self._broker
         if will.topic_name.startswith(b"$CONTROL/"):
             # Where mosquitto takes orders. Who would give some from beyond gets no answer, there and here.
             logger.warning("refused: a will on $CONTROL", extra=_about(packet, client))
@@ -149,6 +168,20 @@ class Lifecycle:
         allowed = rights is None or rights.may(Right.PUBLISH, will.topic_name)
         if not allowed or is_reserved(will.topic_name):
             self._refuse(client, packet, ReasonCode.NOT_AUTHORIZED, f"no right to its will on {will.topic_name!r}")
+            return False
+        limit = broker.exceeded_by(will.topic_name)
+        if limit:
+            self._refuse(client, packet, ReasonCode.TOPIC_NAME_INVALID, f"its will's topic is beyond limits.{limit}")
+            return False
+        return True
+
+    def _has_room(self, client: Client, packet: ConnectPacket) -> bool:
+        """Whether there is room for the session; if not, the connection is refused. Those that are there have theirs."""
+        broker = self._broker
+        is_full = len(broker.sessions) >= broker.settings.max_sessions
+        if is_full and packet.session_expiry_interval and client.client_id not in broker.sessions:
+            broker.counters.limited["max_sessions"] += 1
+            self._refuse(client, packet, ReasonCode.QUOTA_EXCEEDED, "limits.max_sessions is reached")
             return False
         return True
 

@@ -172,8 +172,8 @@ class Cursor:
         chunk = encoding.encode_records(reader, records[start:end], session.quota, budget)
         if reader.pace is not None:
             reader.pace.take(chunk.count)
-        if chunk.scanned < end - start and len(chunk.offsets) == session.quota and session.window_full_since_ms is None:
-            session.window_full_since_ms = session.broker.clock.now_ms()
+        if chunk.scanned < end - start and len(chunk.offsets) == session.quota:
+            session.note_full_window()
         # Past the last record of a batch come the holes that a compaction left: step over them too.
         whole = chunk.scanned == end - start
         at_end = whole and end == stop
@@ -202,8 +202,8 @@ class Cursor:
         packet_ids: Sequence[int] = ()
         if shared.qos and count:
             packet_ids = session.inflight.free_ids(max(0, min(count, session.quota)))
-            if len(packet_ids) < count and session.window_full_since_ms is None:
-                session.window_full_since_ms = session.broker.clock.now_ms()
+            if len(packet_ids) < count:
+                session.note_full_window()
             count = len(packet_ids)
         whole = first + count == last
         if whole:

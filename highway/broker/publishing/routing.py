@@ -20,7 +20,7 @@ from highway.mqtt.topics import filters_intersect, levels_cover, matches, split_
 from highway.storage.segment.records import RecordHeads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from highway.broker.delivery.cursor import Cursor
     from highway.broker.delivery.feed import Feed
@@ -57,6 +57,7 @@ class Route:
         "_flags",
         "_publish_heads",
         "_record_heads",
+        "exceeds",
         "feed",
         "has_subscribers",
         "may_have_no_local",
@@ -64,10 +65,13 @@ class Route:
         "topic_name",
     )
 
-    def __init__(self, topic_name: bytes, feed: Feed | None, targets: list[Target], *, has_subscribers: bool) -> None:
+    def __init__(
+        self, topic_name: bytes, feed: Feed | None, targets: list[Target], *, has_subscribers: bool, exceeds: str = ""
+    ) -> None:
         self.has_subscribers = has_subscribers  # online or away
         self.may_have_no_local = any(target.plan.own is not target.plan for target in targets)
         self.topic_name = topic_name
+        self.exceeds = exceeds  # the limit that the topic name is beyond, "" for none
         self.feed = feed
         self.targets = targets
         self._publish_heads: dict[tuple[int, bool], PublishHeads] = {}
@@ -107,6 +111,7 @@ class Router:
 
     __slots__ = (
         "_entries",
+        "_exceeded_by",
         "_known",
         "_parked",
         "_parked_counts",
@@ -116,8 +121,12 @@ class Router:
         "new_topics",
     )
 
-    def __init__(self, entries: Sequence[tuple[bytes, Feed | TopicLogs]]) -> None:
+    def __init__(
+        self, entries: Sequence[tuple[bytes, Feed | TopicLogs]], exceeded_by: Callable[[bytes], str] = lambda _: ""
+    ) -> None:
+        """`exceeded_by` says which limit a topic name is beyond, "" for none."""
         self._entries = list(entries)
+        self._exceeded_by = exceeded_by
         self._routes: Remembered[Route] = Remembered(MAX_ROUTES)
         self._known: set[bytes] = set()  # names that had a route before the table was thrown away
         self.new_topics = 0  # names that came up and had none, lately
@@ -207,7 +216,8 @@ class Router:
         found = self._find(topic_name, count=True)
         feed = None if isinstance(found, TopicLogs) else found
         targets = self._targets(topic_name, feed)
-        route = Route(topic_name, feed, targets, has_subscribers=bool(targets or self._parked.match(topic_name)))
+        has_subscribers = bool(targets or self._parked.match(topic_name))
+        route = Route(topic_name, feed, targets, has_subscribers=has_subscribers, exceeds=self._exceeded_by(topic_name))
         self._target_count += len(targets)
         if self._target_count > MAX_TARGETS or len(self._routes) >= MAX_ROUTES:
             self._clear()

@@ -289,6 +289,7 @@ class Session:
         "groups",
         "inflight",
         "inline",
+        "is_paced",
         "journaling",
         "link",
         "logs_seen",
@@ -345,6 +346,7 @@ class Session:
         self.inline = False  # their subscriptions stand in the session's own key: see `session_store`
         self.received: set[int] = set()  # QoS 2 packet ids that came in and were not released
         self.stored_ids: set[int] = set()  # in-flight packet ids that the journal knows
+        self.is_paced = False  # a timer is set that goes on catching up
         self.corked = 0  # SUBACKs on their way; nothing goes out before them
         self.dirty = False  # positions moved since they were stored
         self.logs_seen = 0  # of `Logs.begun`: later ones may be missing among the cursors
@@ -380,6 +382,12 @@ class Session:
             self.logs_seen = self.broker.logs.begun
             for reader in self.readers.values():
                 reader.place_missing()
+
+    def note_full_window(self) -> None:
+        """The client owes so many acknowledgements that what comes next waits in the log."""
+        if self.window_full_since_ms is None:
+            self.window_full_since_ms = self.broker.clock.now_ms()
+            self.broker.counters.limited["max_inflight"] += 1
 
     def is_blocked(self) -> bool:
         """Whether nothing can be sent now: offline, before a SUBACK, or the socket does not keep up."""

@@ -102,6 +102,9 @@ class SubscribeOperation:
 
     def _request(self, index: int, request: Request) -> None:
         name = request.topic_filter
+        if exceeded := self._broker.exceeded_by(name):
+            self._broker.counters.limited[exceeded] += 1
+            raise ProtocolError(f"a topic filter beyond limits.{exceeded}", ReasonCode.TOPIC_FILTER_INVALID)
         shared = parse_shared(name)
         if shared is not None:
             self._share(index, request, shared)
@@ -126,6 +129,7 @@ class SubscribeOperation:
         session = self._session
         is_new = name not in session.groups and session.reader_of(name) is None
         if is_new and session.subscription_count >= limit:
+            self._broker.counters.limited["max_subscriptions"] += 1
             raise ProtocolError(f"a session may have {limit} subscriptions", QUOTA_EXCEEDED)
 
     def _ordinary(self, index: int, request: Request) -> None:
