@@ -151,7 +151,7 @@ class Client:
         if events:
             self.link.resume_reading()
         self.broker.lifecycle.connect(self, packet)
-        self.handle(events)
+        self._handle_deferred(events)
 
     def wait_for_login(self, login: Login) -> None:
         """Take nothing from the client until it is known: what came with its CONNECT waits here, the rest in the network."""
@@ -171,10 +171,11 @@ class Client:
         self.link.resume_reading()
         go_on()
         if self.session is not None:
-            self.handle(events)
+            self._handle_deferred(events)
 
     def abandon(self) -> None:
         """Forget a CONNECT that has no answer yet: whatever it comes to, nothing is changed by it."""
+        self._is_gone = True
         if self.login is not None:
             self.login.is_abandoned = True
             self.login = None
@@ -198,11 +199,14 @@ class Client:
             # Readers and idle sensors are welcome while the disk takes nothing: they lose nothing by it.
             logger.warning("its session could not be stored: %s", error, extra=about(client=self.client_id))
         self._answer_connect(connack)
+        self._handle_deferred(events)
+        if self._is_gone:
+            self._lost()
+
+    def _handle_deferred(self, events: list[Event]) -> None:
         received = self.broker.counters.publish_received
         self.handle(events)
         self._early += self.broker.counters.publish_received - received
-        if self._is_gone:
-            self._lost()
 
     def take_early(self) -> int:
         """Messages that came together with CONNECT and had to wait, since the last call."""
