@@ -71,23 +71,26 @@ class SegmentTotals(NamedTuple):
     raw_bytes: int
     stored_bytes: int
     oldest_ms: int | None
+    end_offset: int  # behind the last record that was added up
 
 
 def segment_totals(segments: Iterable[Segment]) -> SegmentTotals:
     """Add up the indexes of segments. May read them from disk, so this is not for the thread of the event loop."""
     records = raw_bytes = stored_bytes = 0
     oldest_ms = None
+    end_offset = 0
     for segment in segments:
         try:
             index = segment.index
         except (CorruptionError, FileNotFoundError):
             continue  # damaged, or deleted while we look: whoever reads there is told
+        end_offset = segment.next_offset
         records += index.records
         raw_bytes += index.raw_bytes
         stored_bytes += segment.length
         if oldest_ms is None and index.frames:
             oldest_ms = index.min_ms
-    return SegmentTotals(records, raw_bytes, stored_bytes, oldest_ms)
+    return SegmentTotals(records, raw_bytes, stored_bytes, oldest_ms, end_offset)
 
 
 def log_of(broker: Broker, name: str, totals: SegmentTotals) -> dict[str, Any]:
@@ -95,10 +98,10 @@ def log_of(broker: Broker, name: str, totals: SegmentTotals) -> dict[str, Any]:
     feed = broker.feeds[name]
     log = feed.log
     segments = log.writer.segments
-    in_segments = segments[-1].next_offset if segments else log.log_start_offset
+    counted = max(totals.end_offset, log.log_start_offset)
     # What a crash left empty behind the segments never was a record.
-    holes = sum(max(0, gap.to_offset - max(gap.from_offset, in_segments)) for gap in log.gaps)
-    records = totals.records + log.log_end_offset - in_segments - holes
+    holes = sum(max(0, gap.to_offset - max(gap.from_offset, counted)) for gap in log.gaps)
+    records = totals.records + log.log_end_offset - counted - holes
     return {
         "log": name,
         "topics": broker.logs.topics_of(name),

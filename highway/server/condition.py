@@ -44,13 +44,13 @@ class Condition:
         "reload_failed_ms",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, certificates: Callable[[], Mapping[str, float]] = _no_certificates) -> None:
         self.listening = False  # every listener is open
         self.reload_error: str | None = None  # why the last reload failed; None after a good one, and before any
         self.reload_failed_ms = 0  # when it did
         self.plugin_seconds = Histogram()  # decisions of authentication and topic plugins
         # Listener name to the end of its certificate, in Unix seconds.
-        self.certificates: Callable[[], Mapping[str, float]] = _no_certificates
+        self.certificates = certificates
         self.bridges: Callable[[], Sequence[BridgeLag]] = _no_bridges
 
     def reload_failed(self, why: str, now_ms: int) -> None:

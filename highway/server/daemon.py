@@ -90,8 +90,15 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
+def _say_ready(doors: Sequence[Door]) -> None:
+    """Start-up is over: two lines to paste, one publishes, one replays, and the line that scripts wait for."""
+    gc.collect()
+    gc.freeze()  # what start-up made lives as long as the process: no collection has to look at it again
+    _say_how_to_try(doors)
+    _say("ready")
+
+
 def _say_how_to_try(doors: Sequence[Door]) -> None:
-    """Two lines to paste: one publishes, one replays."""
     for door in doors:
         if door.is_plain:
             address = f"-h {door.host} -p {door.port}"
@@ -142,8 +149,7 @@ async def _serve(settings: Settings, lines: LogLines) -> int:
     broker = Broker(settings.broker, storage, loop, clock, gate)
     connections = Connections(broker, loop)
     doors: list[Door] = []
-    condition = Condition()
-    condition.certificates = lambda: contexts.ends
+    condition = Condition(certificates=lambda: contexts.ends)
     http = HttpServer(broker, loop, condition)
     try:
         await http.start(settings.data_dir / ADMIN_SOCKET, settings.http)
@@ -153,11 +159,8 @@ async def _serve(settings: Settings, lines: LogLines) -> int:
             # One by one: when one fails, those before it are closed below.
             doors.append(await open_door(listener, connections, contexts))
             _say(f"{doors[-1]} ({listener.name})")
-        gc.collect()
-        gc.freeze()  # what start-up made lives as long as the process: no collection has to look at it again
         condition.listening = True
-        _say_how_to_try(doors)
-        _say("ready")
+        _say_ready(doors)
         supervisor.ready(_status(broker))
         supervisor.watch(loop, storage, lambda: _status(broker))
         code = await stopped

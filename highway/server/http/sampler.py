@@ -31,7 +31,7 @@ DISK_HISTORY = 360  # looks: an hour
 MIN_TREND_S = 60.0  # a shorter time says nothing about days
 _DAY_S = 86_400.0
 MAX_READERS = 40  # that are shown with a bar of their own
-_NO_TOTALS = administration.SegmentTotals(0, 0, 0, None)
+_NO_TOTALS = administration.SegmentTotals(0, 0, 0, None, 0)
 
 
 class Sample(NamedTuple):

@@ -4,6 +4,7 @@ It is served on a unix socket in the data directory, where the rights of the fil
 where the configuration says so. Errors are problem details (RFC 9457); records are JSON Lines, streamed. Each group of
 paths is a `Room` in a module of its own:
 
+    GET    /  /dashboard/{file}                                                              dashboard
     GET    /livez  /readyz                                                                   health
     GET    /metrics                                                                          metrics
     GET    /api/v1/events?log=<log>&topic=<filter>                                           events
@@ -28,6 +29,7 @@ from aiohttp import web
 from highway.server.connection import format_address
 from highway.server.listening import listening_error
 
+from .dashboard import SECURITY_HEADERS, Dashboard
 from .events import Events
 from .guards import no_strangers
 from .health import Health
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["ADMIN_SOCKET", "ROOMS", "HttpServer"]
 
 ADMIN_SOCKET = "admin.sock"
-ROOMS: tuple[type[Room], ...] = (Health, Metrics, Overview, Records, Sessions, Events)
+ROOMS: tuple[type[Room], ...] = (Health, Metrics, Overview, Records, Sessions, Events, Dashboard)
 
 
 class HttpServer:
@@ -66,6 +68,7 @@ class HttpServer:
     async def start(self, socket_path: Path, address: tuple[str, int] | None) -> None:
         """Serve on the unix socket and, if there is one, on the TCP address. HighwayError if that can't be had."""
         app = web.Application(middlewares=[answer_problems, no_strangers])
+        app.on_response_prepare.append(_add_headers)
         for room in ROOMS:
             app.add_routes(room(self._broker, self._loop, self._condition, self._sampler).routes())
         self._sampler.start()
@@ -105,3 +108,7 @@ class HttpServer:
         self._sampler.close()
         if self._runner is not None:
             await self._runner.cleanup()
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(SECURITY_HEADERS)
