@@ -1,7 +1,7 @@
 """The table of metrics, once: name, kind, unit, labels, and a sentence that also says what is *not* counted.
 
 The exposition, README and the test of both are made from it. Names have base units; `_total` is on counters only. Logs
-are labels, topics never are: there may be a million of them.
+are labels, topics never are: there may be a million of them. The logs of an entry with `per_topic` are added up.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ export class Overview {
     this.attention = h("div", { id: "attention" });
     this.charts = ["in", "out"].map((way) => this.chart(way));
     this.logs = h("tbody");
+    this.hidden = h("span", { class: "muted" });
     this.rows = new Map();
     this.readers = h("div", { class: "readers", id: "readers" });
     show(page,
@@ -74,7 +75,7 @@ export class Overview {
       h("div", { class: "tiles" }, Object.values(this.tiles).map((tile) => tile.element)),
       h("div", { class: "charts" }, this.charts.map((chart) => chart.card)),
       h("section", { class: "card" },
-        h("div", { class: "head" }, h("h2", {}, "Topics and their logs")),
+        h("div", { class: "head" }, h("h2", {}, "Topics and their logs"), this.hidden),
         h("table", { class: "logs" },
           h("thead", {}, h("tr", {},
             ["Log", "Durability"].map((name) => h("th", {}, name)),
@@ -134,6 +135,7 @@ export class Overview {
   updateLogs(state, before) {
     const earlier = new Map((before ? before.logs : []).map((log) => [log.log, log]));
     const seconds = before ? (state.time_ms - before.time_ms) / 1000 : 0;
+    put(this.hidden, state.logs_hidden ? `the busiest; ${number(state.logs_hidden)} more are not shown` : "");
     const names = new Set(state.logs.map((log) => log.log));
     for (const [name, row] of this.rows) {
       if (!names.has(name)) { row.element.remove(); this.rows.delete(name); }

@@ -16,7 +16,7 @@ from highway.metrics.table import COUNTER, HISTOGRAM
 from .room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from prometheus_client.metrics_core import Metric as Family
 
@@ -85,11 +85,11 @@ class _Reading(Collector):
         return {
             "connections": [(_ALONE, counters.connections_open)],
             "connects_total": _by_label(counters.connects),
-            "publish_received_total": [
-                ((str(qos), name), count)
+            "publish_received_total": _summed(
+                ((str(qos), entry_of(name)), count)
                 for name, feed in self._broker.feeds.items()
                 for qos, count in enumerate(feed.received)
-            ],
+            ),
             "limited_total": _by_label(counters.limited),
             "publish_sent_total": [(_ALONE, counters.publish_sent)],
             "publish_dropped_total": _by_label(dropped),
@@ -120,24 +120,24 @@ class _Reading(Collector):
         for name, gap in self._broker.storage.report.gaps:
             if gap.reason == "corruption" and name in corrupt:
                 corrupt[name] += gap.to_offset - gap.from_offset
-        gaps: dict[tuple[str, ...], int] = {}
-        for name, log in logs.items():
-            for gap in log.gaps:
-                gaps[name, gap.reason] = gaps.get((name, gap.reason), 0) + gap.to_offset - gap.from_offset
-        lag = {
-            name: max((feed.visible - cursor.next_offset for cursor in feed.cursors if not cursor.live), default=0)
-            for name, feed in feeds.items()
-        }
+        lag: dict[str, int] = {}
+        for name, feed in feeds.items():
+            behind = max((feed.visible - cursor.next_offset for cursor in feed.cursors if not cursor.live), default=0)
+            lag[entry_of(name)] = max(lag.get(entry_of(name), 0), behind)
         return {
-            "log_start_offset": _by_label({name: log.log_start_offset for name, log in logs.items()}),
-            "high_watermark": _by_label({name: feed.visible for name, feed in feeds.items()}),
-            "log_bytes": _by_label({name: log.stored_bytes for name, log in logs.items()}),
-            "log_raw_bytes": _by_label({name: totals.raw_bytes for name, totals in self._totals.items()}),
-            "segments": _by_label({name: len(log.writer.segments) for name, log in logs.items()}),
-            "catchup_lag_records": _by_label({name: max(0, records) for name, records in lag.items()}),
-            "replayed_records_total": _by_label({name: feed.replayed for name, feed in feeds.items()}),
-            "corrupt_records_total": _by_label(corrupt),
-            "gap_records": list(gaps.items()),
+            "log_start_offset": _by_log({name: log.log_start_offset for name, log in logs.items()}),
+            "high_watermark": _by_log({name: feed.visible for name, feed in feeds.items()}),
+            "log_bytes": _by_log({name: log.stored_bytes for name, log in logs.items()}),
+            "log_raw_bytes": _by_log({name: totals.raw_bytes for name, totals in self._totals.items()}),
+            "segments": _by_log({name: len(log.writer.segments) for name, log in logs.items()}),
+            "catchup_lag_records": _by_label(lag),
+            "replayed_records_total": _by_log({name: feed.replayed for name, feed in feeds.items()}),
+            "corrupt_records_total": _by_log(corrupt),
+            "gap_records": _summed(
+                ((entry_of(name), gap.reason), gap.to_offset - gap.from_offset)
+                for name, log in logs.items()
+                for gap in log.gaps
+            ),
         }
 
     def _others(self) -> dict[str, list[Series]]:
@@ -153,6 +153,22 @@ class _Reading(Collector):
 
 def _by_label(values: dict[str, Any]) -> list[Series]:
     return [((label,), value) for label, value in values.items()]
+
+
+def entry_of(log: str) -> str:
+    """The label of a log: those of one entry with `per_topic` have one together, as there may be a million of them."""
+    return log.partition("/")[0]
+
+
+def _by_log(values: dict[str, Any]) -> list[Series]:
+    return _summed(((entry_of(name),), value) for name, value in values.items())
+
+
+def _summed(series: Iterable[Series]) -> list[Series]:
+    sums: dict[tuple[str, ...], Any] = {}
+    for labels, value in series:
+        sums[labels] = sums.get(labels, 0) + value
+    return list(sums.items())
 
 
 def _family(kind: str, name: str, text: str, labels: tuple[str, ...]) -> Any:

@@ -7,6 +7,7 @@ only while somebody asks.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ DISK_INTERVAL = 10  # samples between two looks at the disk
 DISK_HISTORY = 360  # looks: an hour
 MIN_TREND_S = 60.0  # a shorter time says nothing about days
 _DAY_S = 86_400.0
+MAX_LOGS = 100  # that are shown: with `per_topic` there may be ten thousand, and those that take most come first
 MAX_READERS = 40  # that are shown with a bar of their own
 _NO_TOTALS = administration.SegmentTotals(0, 0, 0, None, 0)
 
@@ -117,7 +119,10 @@ class Sampler:
         """All that the dashboard shows."""
         broker, storage = self._broker, self._broker.storage
         totals = await self.totals()
-        logs = [self._log(feed, totals.get(name, _NO_TOTALS)) for name, feed in broker.feeds.items()]
+        feeds = list(broker.feeds.items())
+        if len(feeds) > MAX_LOGS:
+            feeds = heapq.nlargest(MAX_LOGS, feeds, key=lambda item: (item[1].rate, item[1].visible))
+        logs = [self._log(feed, totals.get(name, _NO_TOTALS)) for name, feed in feeds]
         p99 = self.sync_p99_s
         return {
             **administration.status(broker),
@@ -130,6 +135,7 @@ class Sampler:
             "growth_bytes_per_second": self.growth,
             "days_left": self.days_left,
             "logs": logs,
+            "logs_hidden": len(broker.feeds) - len(logs),
             "readers": administration.positions(broker, MAX_READERS),
             "attention": self.attention(),
         }
