@@ -360,6 +360,12 @@ class Broker:
     def leave_group(self, session: Session, name: bytes) -> Puts:
         """End a shared subscription; returns what has to be stored where the group ends with it."""
         group, _ = session.groups.pop(name)
+        for same, other in session.groups.values():
+            if (
+                same is group
+            ):  # `$share/g/a` and `$share/g/$replay/earliest/a` are one group: it stays by the other name
+                group.join(session, other)
+                return []
         group.leave(session)
         if group.members:
             group.wake()

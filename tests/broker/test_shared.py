@@ -175,3 +175,34 @@ def test_a_group_that_was_at_the_end_when_its_last_member_left_misses_nothing(ri
     publish(rig, 3, 3)
     back = rig.connect("a", clean=False)
     assert take(back) == [3, 4, 5]
+
+
+def test_one_group_by_two_names_is_left_with_the_second(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    peer = rig.connect("c", clean=False)
+    peer.send(packets.subscribe(1, ("$share/g/a", 0), ("$share/g/$replay/earliest/a", 0)))
+    writer = rig.connect("w").send(packets.publish("a", b"1"))
+    assert [m.payload for m in peer.messages()] == [b"1"]
+    peer.send(packets.unsubscribe(2, "$share/g/a"))
+    writer.send(packets.publish("a", b"2"))
+    assert [m.payload for m in peer.messages()] == [b"2"]
+    rig.restart()
+    peer = rig.connect("c", clean=False)
+    rig.connect("w").send(packets.publish("a", b"3"))
+    assert [m.payload for m in peer.messages()] == [b"3"]
+    peer.send(packets.unsubscribe(3, "$share/g/$replay/earliest/a"))
+    assert rig.broker.groups == {}
+    both = packets.subscribe(4, ("$share/g/a", 0), ("$share/g/$replay/earliest/a", 0))
+    peer.send(both).drop()
+    assert not rig.connect("c").link.closed
+    assert rig.broker.groups == {}
+
+
+def test_a_group_that_was_left_before_its_suback_stays_left(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    peer = rig.connect("c", clean=False)
+    peer.send(packets.subscribe(1, ("$share/g/a", 0)) + packets.unsubscribe(2, "$share/g/a"))
+    assert not peer.link.closed
+    assert rig.broker.groups == {}
+    rig.connect("w").send(packets.publish("a", b"1"))
+    assert peer.messages() == []

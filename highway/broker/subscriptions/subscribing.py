@@ -416,8 +416,9 @@ class SubscribeOperation:
             packet_id = session.inflight.take_message(message, qos) if qos else 0
             session.send(message.encode(session.version, qos, packet_id), 1)
         for group in self._joined:
-            group.step_back()
-            group.came_online(session)
+            if session in group.members:  # or else it has unsubscribed since
+                group.step_back()
+                group.came_online(session)
         self._broker.pump_later(session)
 
     def _replies_that_fit(self) -> list[tuple[Message, int]]:
