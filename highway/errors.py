@@ -3,6 +3,7 @@
     HighwayError                 something that an operator or a caller can act on
     ├── ConfigError              the configuration is wrong; carries every problem found, not only the first
     ├── CertificateError         a file of `tls:` can't be used; carries the key that names it
+    ├── ReloadRefusedError       a reload would delete data, and nobody has allowed that
     ├── StorageError             the durable log can't do what was asked
     │   ├── DataDirectoryError   the directory is of a newer format, incomplete, or can't be written
     │   │   └── DirectoryInUseError   another process has it open
@@ -41,6 +42,7 @@ __all__ = [
     "OffsetNotFoundError",
     "ProtocolError",
     "RecordTooLargeError",
+    "ReloadRefusedError",
     "StorageError",
     "TargetNotEmptyError",
 ]
@@ -72,6 +74,10 @@ class CertificateError(HighwayError):
     def __init__(self, key: str, detail: str) -> None:
         super().__init__(detail)
         self.key = key
+
+
+class ReloadRefusedError(HighwayError):
+    """A reload would delete stored messages, and nobody has allowed that: the configuration stays as it is."""
 
 
 class StorageError(HighwayError):

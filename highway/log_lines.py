@@ -31,13 +31,6 @@ REPEAT_S = 60.0
 # Faults that are remembered at once. Each takes about half a kilobyte; the oldest is told and forgotten.
 MAX_FAULTS = 4096
 
-# C0, DEL and C1; line and paragraph separators; marks that turn the direction of text; and halves of surrogates, which
-# no stream takes.
-_UNPRINTABLE = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0x200E, 0x200F, 0x061C]
-_UNPRINTABLE += [*range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000), 0xFEFF]
-_ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _UNPRINTABLE}
-_ESCAPES |= {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t"}
-
 
 @dataclass(frozen=True, slots=True)
 class LoggingSettings:
@@ -48,8 +41,8 @@ class LoggingSettings:
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with every character that would do something escaped."""
-    return text.translate(_ESCAPES)
+    """`text` on one line, with every character that a terminal would not just show escaped: a client chooses its names."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def about(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from highway.cli.exits import CommandError, Exit
+from highway.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +25,8 @@ __all__ = ["ask", "broker_options", "json_option"]
 ADMIN_SOCKET = "admin.sock"
 DEFAULT_DATA_DIR = Path("highway-data")
 ANSWER_TIMEOUT_S = 30.0
+
+_EXITS = {400: Exit.NOT_FOUND, 403: Exit.REFUSED, 404: Exit.NOT_FOUND, 409: Exit.REFUSED}
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON: one object, or one on each line.")
 
@@ -51,16 +56,20 @@ def _find(config_file: Path | None, data_dir: Path | None) -> Path:
 
 
 def ask(data_dir: Path, method: str, path: str, **query: str) -> Any:
-    """The answer of the broker on `data_dir`, None for one without a body.
+    """The answer of the broker on `data_dir`: JSON, a list of the lines of JSON Lines, None for one without a body.
 
-    CommandError: nobody is there (1), what was asked for isn't (3), or we may not ask (6).
+    CommandError: nobody is there (1), what was asked for isn't (3), or it is refused, or we may not ask (6). ConfigError:
+    the broker finds its configuration wrong.
     """
     with _socket_path(data_dir) as socket_path:
         status, body = asyncio.run(_request(socket_path, method, path, query))
     if status < 400:
         return body
-    detail = body.get("detail", body) if isinstance(body, dict) else body
-    raise CommandError(str(detail), Exit.NOT_FOUND if status in (400, 404) else Exit.FAILURE)
+    if not isinstance(body, dict):
+        raise CommandError(str(body))
+    if "problems" in body:
+        raise ConfigError(body["problems"])
+    raise CommandError(str(body.get("detail", body)), _EXITS.get(status, Exit.FAILURE))
 
 
 @contextmanager
@@ -99,7 +108,11 @@ async def _request(socket_path: str, method: str, path: str, query: dict[str, st
             aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
             session.request(method, url) as response,
         ):
-            return response.status, (await response.json(content_type=None) if response.status != 204 else None)
+            if response.status == HTTPStatus.NO_CONTENT:
+                return response.status, None
+            if response.content_type == "application/jsonl":
+                return response.status, [json.loads(line) async for line in response.content]
+            return response.status, await response.json(content_type=None)
     except aiohttp.ClientConnectorError as error:
         raise error.os_error from error
     except aiohttp.ClientConnectionError as error:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import click
 
+from highway.cli.admin import DEFAULT_DATA_DIR, ask
 from highway.cli.exits import CommandError, Exit
+from highway.cli.reload import print_plan
 from highway.config import load_settings
 from highway.config.loading import shipped_text
+from highway.config.plan import make_plan
 from highway.config.rendering import to_tree, to_yaml
 from highway.config.schema import json_schema
 from highway.errors import ConfigError
@@ -65,6 +68,41 @@ def show(file: Path | None, *, as_json: bool) -> None:
     """
     settings = load_settings(file)
     click.echo(json.dumps(to_tree(settings), indent=2) if as_json else to_yaml(settings), nl=as_json)
+
+
+@config.command()
+@_file
+@click.option(
+    "--against", type=click.Path(path_type=Path), help="Compare with this file instead of with the running broker."
+)
+@click.option("--data-dir", type=click.Path(path_type=Path), help="The broker's data directory, instead of FILE's.")
+@_json
+def diff(file: Path | None, against: Path | None, data_dir: Path | None, *, as_json: bool) -> None:
+    """Print what `highway reload` would change: the plan, a line for each key, and nothing is done.
+
+    The running broker is asked, as only it knows which offsets a shorter retention would delete. FILE is looked at in
+    place of the broker's own file; without it, the broker reads the one it was started with.
+
+    \b
+    Exit codes: 0 there is a plan, also an empty one, 1 no broker runs, 2 the configuration is wrong.
+
+    \b
+    Examples:
+      highway config diff
+      highway config diff new.yaml --data-dir /var/lib/highway
+      highway config diff new.yaml --against old.yaml
+    """
+    if against is not None:
+        plan = make_plan(load_settings(against), load_settings(file)).to_json()
+    else:
+        if data_dir is None:
+            data_dir = DEFAULT_DATA_DIR if file is None else load_settings(file).data_dir
+        query = {} if file is None else {"file": str(file.absolute())}
+        plan = ask(data_dir, "POST", "config/plan", **query)
+    if as_json:
+        click.echo(json.dumps(plan))
+    else:
+        print_plan(plan, nothing="nothing would change")
 
 
 @config.command()

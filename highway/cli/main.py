@@ -23,11 +23,15 @@ _COMMANDS = {
     "export": ("highway.cli.export", "export"),
     "fetch": ("highway.cli.fetch", "fetch"),
     "log": ("highway.cli.log", "log"),
+    "completion": ("highway.cli.completion", "completion"),
     "pub": ("highway.cli.pub", "pub"),
+    "reload": ("highway.cli.reload", "reload"),
+    "retention": ("highway.cli.retention", "retention"),
     "serve": ("highway.cli.serve", "serve"),
     "sessions": ("highway.cli.sessions", "sessions"),
     "status": ("highway.cli.status", "status"),
     "sub": ("highway.cli.sub", "sub"),
+    "tail": ("highway.cli.tail", "tail"),
     "topics": ("highway.cli.status", "topics"),
 }
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from highway.config import Overrides, load_settings
+from highway.config import Overrides
 from highway.config.listeners import is_open
+from highway.config.loading import Source
 
 __all__ = ["serve"]
 
@@ -35,9 +36,10 @@ def serve(
 
     if http is not None and no_http:
         raise click.UsageError("--http and --no-http exclude each other")
-    settings = load_settings(config_file, overrides=Overrides(data_dir, listen, "" if no_http else http))
+    source = Source(config_file, Overrides(data_dir, listen, "" if no_http else http))
+    settings = source.load()
     for warning in settings.warnings:
         click.echo(f"highway: warning: {warning}", err=True)
     reach = "on the network" if any(is_open(listener) for listener in settings.listeners) else "on this machine"
     click.echo(f"highway: anybody {reach} may connect, publish and read, without a password", err=True)
-    return daemon.run(settings)
+    return daemon.run(settings, source)

@@ -9,9 +9,10 @@ from urllib.parse import quote
 import click
 
 from highway.cli.admin import ask, broker_options, json_option
-from highway.cli.tables import age, number, print_table, span, visible
+from highway.cli.tables import age, number, print_table, span
 from highway.clock import SystemClock
 from highway.errors import ProtocolError
+from highway.log_lines import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +93,7 @@ def show(client: str, data_dir: Path, *, as_json: bool) -> None:
         ("missed", f"{gap['log']} {gap['from']} to {gap['to']}: gone, {gap['reason']}") for gap in found["missed"]
     ]
     for label, text in lines:
-        click.echo(f"{label:<14} {visible(text)}")
+        click.echo(f"{label:<14} {printable(text)}")
     if found["positions"] or found["groups"]:
         click.echo()
         headers = ["LOG", "SUBSCRIPTION", "STATE", "NEXT", "END", "LAG"]
@@ -151,4 +152,4 @@ def drop(client: str, data_dir: Path, *, as_json: bool) -> None:
     A client that is connected is disconnected; one that comes back begins anew.
     """
     ask(data_dir, "DELETE", f"sessions/{quote(client, safe='')}")
-    click.echo(json.dumps({"client": client, "dropped": True}) if as_json else f"{visible(client)}: dropped")
+    click.echo(json.dumps({"client": client, "dropped": True}) if as_json else f"{printable(client)}: dropped")

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from highway.log_lines import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["age", "number", "print_table", "size", "span", "visible"]
+__all__ = ["age", "number", "print_table", "size", "span"]
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
     """Print `rows` under `headers`; the columns in `right` are aligned there."""
-    shown = [[visible(cell) for cell in row] for row in rows]
+    shown = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _print_rich(headers, shown, right)
         return
@@ -43,11 +45,6 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)
-
-
-def visible(text: str) -> str:
-    """`text` without what a terminal would take for a command: a client chooses its own id."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def number(value: int) -> str:

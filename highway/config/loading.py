@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from highway.config.models import Settings
 
-__all__ = ["BUILT_IN", "Overrides", "load_settings", "shipped_text"]
+__all__ = ["BUILT_IN", "Overrides", "Source", "load_settings", "shipped_text"]
 
 # Stands in marks and messages where no file was named.
 BUILT_IN = "built-in configuration"
@@ -45,6 +45,21 @@ class Overrides:
     data_dir: Path | None = None
     listen: str | None = None
     http: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a configuration comes from, so that it can be read again: a file (None: built-in), and the command line."""
+
+    path: Path | None = None
+    overrides: Overrides = field(default_factory=Overrides)
+
+    def load(self, instead: Path | None = None) -> Settings:
+        """The settings as the files are now, or those that another file would give. ConfigError as `load_settings`."""
+        return load_settings(self.path if instead is None else instead, overrides=self.overrides)
+
+    def __str__(self) -> str:
+        return BUILT_IN if self.path is None else str(self.path)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,8 @@ from highway.metrics import Histogram
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .reloading import Reloader
+
 __all__ = ["BridgeLag", "Condition"]
 
 
@@ -42,16 +44,23 @@ class Condition:
         "plugin_seconds",
         "reload_error",
         "reload_failed_ms",
+        "reloader",
     )
 
     def __init__(self, certificates: Callable[[], Mapping[str, float]] = _no_certificates) -> None:
         self.listening = False  # every listener is open
         self.reload_error: str | None = None  # why the last reload failed; None after a good one, and before any
         self.reload_failed_ms = 0  # when it did
+        self.reloader: Reloader | None = None  # once everything listens
         self.plugin_seconds = Histogram()  # decisions of authentication and topic plugins
         # Listener name to the end of its certificate, in Unix seconds.
         self.certificates = certificates
         self.bridges: Callable[[], Sequence[BridgeLag]] = _no_bridges
+
+    def hung_up(self) -> None:
+        """SIGHUP came. While it starts it means nothing: the files have just been read."""
+        if self.reloader is not None:
+            self.reloader.request()
 
     def reload_failed(self, why: str, now_ms: int) -> None:
         """A reload was refused; what ran before runs on."""

@@ -86,11 +86,15 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_unread_bytes",
         "congested",
+        "listener",
         "peer",
     )
 
-    def __init__(self, shared: Connections, place: Place | None = None, accepted_at: float | None = None) -> None:
+    def __init__(
+        self, shared: Connections, place: Place | None = None, accepted_at: float | None = None, listener: str = ""
+    ) -> None:
         self._shared = shared
+        self.listener = listener  # the name of the one that it came in at
         self._place = place
         self._is_stranger = True  # until the client is logged in
         self._debt: asyncio.TimerHandle | None = None  # while something is owed
@@ -247,6 +251,10 @@ class Connection(asyncio.Protocol):
         logger.warning("closed: %s", fault, extra=self._about())
         self.close()
         self._client.violated()
+
+    def end(self) -> None:
+        """Close, because the listener that it came in at is gone."""
+        self._client.end(ReasonCode.ADMINISTRATIVE_ACTION)
 
     # The broker calls these: Link.
 

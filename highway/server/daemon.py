@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from highway.broker import Broker
 from highway.clock import SystemClock
+from highway.config.loading import Source
 from highway.errors import DiskFailedError, StorageError
 from highway.log_lines import LogLines
 from highway.storage import Storage, descriptor_share
@@ -23,15 +24,19 @@ from highway.storage import Storage, descriptor_share
 from .access.gate import Gate
 from .condition import Condition
 from .connection import Connections
+from .doors import Doors
 from .http import ADMIN_SOCKET, HttpServer
-from .listening import Door, open_door
+from .last_good import keep_last_good
+from .reloading import Reloader
 from .supervisor import Supervisor
 from .tls import TlsContexts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from highway.config import Settings
+
+    from .listening import Door
 
 __all__ = ["EXIT_DISK_FAILED", "run"]
 
@@ -49,8 +54,11 @@ REPEATED_INTERVAL_S = 10.0  # how late the count of a fault that has stopped may
 OTHER_DESCRIPTORS = 64  # journal, listeners, loop, interpreter
 
 
-def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. Raises HighwayError if it can't start."""
+def run(settings: Settings, source: Source | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. Raises HighwayError if it can't start.
+
+    `source` is where the settings came from, and where a reload reads them anew.
+    """
     lines = LogLines(with_time="JOURNAL_STREAM" not in os.environ)  # the journal writes the time itself
     lines.apply(settings.logging)
     lines.install()
@@ -58,7 +66,7 @@ def run(settings: Settings) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit(settings.broker.max_connections)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(settings, lines))
+        return runner.run(_serve(settings, source or Source(), lines))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -90,7 +98,7 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
-def _say_ready(doors: Sequence[Door]) -> None:
+def _say_ready(doors: Iterable[Door]) -> None:
     """Start-up is over: two lines to paste, one publishes, one replays, and the line that scripts wait for."""
     gc.collect()
     gc.freeze()  # what start-up made lives as long as the process: no collection has to look at it again
@@ -98,7 +106,7 @@ def _say_ready(doors: Sequence[Door]) -> None:
     _say("ready")
 
 
-def _say_how_to_try(doors: Sequence[Door]) -> None:
+def _say_how_to_try(doors: Iterable[Door]) -> None:
     for door in doors:
         if door.is_plain:
             address = f"-h {door.host} -p {door.port}"
@@ -117,7 +125,20 @@ def _status(broker: Broker) -> str:
     )
 
 
-async def _serve(settings: Settings, lines: LogLines) -> int:
+def _tell_repeated(loop: asyncio.AbstractEventLoop, lines: LogLines) -> None:
+    lines.flush_repeated()
+    loop.call_later(REPEATED_INTERVAL_S, _tell_repeated, loop, lines)
+
+
+async def _open_all(settings: Settings, http: HttpServer, doors: Doors) -> None:
+    """Serve HTTP, then listen."""
+    await http.start(settings.data_dir / ADMIN_SOCKET, settings.http)
+    if http.url is not None:
+        _say(f"HTTP on {http.url}")
+    await doors.open(settings.listeners)
+
+
+async def _serve(settings: Settings, source: Source, lines: LogLines) -> int:
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[int] = loop.create_future()
 
@@ -125,12 +146,11 @@ async def _serve(settings: Settings, lines: LogLines) -> int:
         if not stopped.done():
             stopped.set_result(code)
 
-    def tell_repeated() -> None:
-        lines.flush_repeated()
-        loop.call_later(REPEATED_INTERVAL_S, tell_repeated)
+    _tell_repeated(loop, lines)
 
-    tell_repeated()
     contexts = TlsContexts(settings.listeners)
+    condition = Condition(certificates=lambda: contexts.ends)
+    loop.add_signal_handler(signal.SIGHUP, condition.hung_up)
     clock = SystemClock()
     supervisor = Supervisor(os.environ)
     with supervisor.busy(f"recovering {settings.data_dir}"):
@@ -148,27 +168,23 @@ async def _serve(settings: Settings, lines: LogLines) -> int:
     gate = Gate(settings.auth, loop)
     broker = Broker(settings.broker, storage, loop, clock, gate)
     connections = Connections(broker, loop)
-    doors: list[Door] = []
-    condition = Condition(certificates=lambda: contexts.ends)
+    doors = Doors(connections, contexts, _say)
     http = HttpServer(broker, loop, condition)
     try:
-        await http.start(settings.data_dir / ADMIN_SOCKET, settings.http)
-        if http.url is not None:
-            _say(f"HTTP on {http.url}")
-        for listener in settings.listeners:
-            # One by one: when one fails, those before it are closed below.
-            doors.append(await open_door(listener, connections, contexts))
-            _say(f"{doors[-1]} ({listener.name})")
+        await _open_all(settings, http, doors)
+        condition.reloader = Reloader(source, settings, broker, doors, contexts, gate, lines, condition)
         condition.listening = True
         _say_ready(doors)
         supervisor.ready(_status(broker))
         supervisor.watch(loop, storage, lambda: _status(broker))
+        keep_last_good(settings)
         code = await stopped
         _say(f"stopping with code {code}")
     finally:
         supervisor.stopping()
-        for door in doors:
-            door.close()
+        doors.close()
+        if condition.reloader is not None:
+            condition.reloader.close()
         await http.close()
         broker.close()
         gate.close()

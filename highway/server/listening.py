@@ -97,6 +97,10 @@ class Door:
         else:
             self._task = loop.create_task(self._serve_tls(), name=f"TLS at {listener.name}")
 
+    def change(self, listener: Listener) -> None:
+        """Go by other settings that leave the socket as it is."""
+        self._listener = listener
+
     def close(self) -> None:
         """Stop listening; connections that are established stay."""
         for server in self._servers:
@@ -109,7 +113,7 @@ class Door:
                 opened.close()
 
     def _make(self, place: Place | None = None, accepted_at: float | None = None) -> Connection | WebSocketTransport:
-        connection = Connection(self._connections, place, accepted_at)
+        connection = Connection(self._connections, place, accepted_at, self._listener.name)
         path = self._listener.websocket
         return connection if path is None else WebSocketTransport(connection, self._connections, path)
 

@@ -8,7 +8,7 @@ from highway.config.certificates import certificate_end, make_context
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from highway.config import Listener
 
@@ -31,12 +31,18 @@ class TlsContexts:
     def __getitem__(self, listener: str) -> ssl.SSLContext:
         return self._contexts[listener]
 
-    def load(self, listeners: Iterable[Listener]) -> None:
+    def load(self, listeners: Iterable[Listener]) -> Callable[[], None]:
         """Read the files of `listeners`, for the connections to come; those that are open don't notice.
 
-        All or nothing: CertificateError leaves the contexts as they were.
+        All or nothing: CertificateError leaves the contexts as they were. What is returned takes it back.
         """
+        before = self._contexts, self.ends
         served = [(item.name, item.tls) for item in listeners if item.tls is not None]
         contexts = {name: make_context(tls) for name, tls in served}
         self.ends = {name: end for name, tls in served if (end := certificate_end(tls))}
         self._contexts = contexts
+
+        def take_back() -> None:
+            self._contexts, self.ends = before
+
+        return take_back

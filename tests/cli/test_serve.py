@@ -14,7 +14,8 @@ def served(monkeypatch):
     """The settings that the broker was started with."""
     seen = []
 
-    def run(settings):
+    def run(settings, source):
+        assert source.load() == settings
         seen.append(settings)
         return 7
 

@@ -14,6 +14,9 @@ paths is a `Room` in a module of its own:
     GET    /api/v1/sessions  /sessions/{client}                                              sessions
     POST   /api/v1/sessions/{client}/reset?to=<from>
     DELETE /api/v1/sessions/{client}
+    GET    /api/v1/config  /retention                                                        configuration
+    POST   /api/v1/config/plan?file=<file>  /reload?allow_trim=true
+    POST   /api/v1/retention/trim?log=<log>&before=<from>
 
 Owner: the event loop.
 """
@@ -29,6 +32,7 @@ from aiohttp import web
 from highway.server.connection import format_address
 from highway.server.listening import listening_error
 
+from .configuration import Configuration
 from .dashboard import SECURITY_HEADERS, Dashboard
 from .events import Events
 from .guards import no_strangers
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["ADMIN_SOCKET", "ROOMS", "HttpServer"]
 
 ADMIN_SOCKET = "admin.sock"
-ROOMS: tuple[type[Room], ...] = (Health, Metrics, Overview, Records, Sessions, Events, Dashboard)
+ROOMS: tuple[type[Room], ...] = (Health, Metrics, Overview, Records, Sessions, Configuration, Events, Dashboard)
 
 
 class HttpServer:

@@ -1,0 +1,162 @@
+"""Another configuration for a broker that runs: read, planned, and only then in force, as a whole or not at all.
+
+    read     the files and everything that they name; a fault anywhere, and nothing more happens
+    plan     what would change; what a shorter retention would delete is asked of the storage engine
+    prepare  whatever can fail: certificates, sockets. A failure takes back what was prepared before it
+    apply    logs, routes, rights, limits, log lines: nothing of it can fail, and no other turn of the loop comes between
+
+A plan that deletes messages is refused unless that is allowed. Whatever fails, the configuration before stays in force,
+and `Condition` tells everybody who asks.
+
+Owner: the event loop. Files are read in a thread; requests come one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from highway.broker.reconfiguring import reconfigure
+from highway.config.plan import Plan, in_force, make_plan, retention_changes
+from highway.errors import ConfigError, HighwayError, ReloadRefusedError
+
+from .last_good import keep_last_good
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from highway.broker import Broker
+    from highway.config import Settings
+    from highway.config.loading import Source
+    from highway.log_lines import LogLines
+    from highway.storage import Deletion
+
+    from .access.gate import Gate
+    from .condition import Condition
+    from .doors import Doors
+    from .tls import TlsContexts
+
+__all__ = ["Reloader"]
+
+logger = logging.getLogger("highway.server")
+
+
+class Reloader:
+    """The configuration in force, and the way to another one."""
+
+    def __init__(
+        self,
+        source: Source,
+        settings: Settings,
+        broker: Broker,
+        doors: Doors,
+        contexts: TlsContexts,
+        gate: Gate,
+        lines: LogLines,
+        condition: Condition,
+    ) -> None:
+        self.source = source
+        self.settings = settings  # in force
+        self.waiting: list[str] = []  # keys that the files have otherwise, and that wait for a restart
+        self._broker = broker
+        self._doors = doors
+        self._contexts = contexts
+        self._gate = gate
+        self._lines = lines
+        self._condition = condition
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def plan(self, instead: Path | None = None) -> Plan:
+        """What a reload would change now, or what another file would. ConfigError with all that is wrong with it."""
+        return (await self._plan(instead))[0]
+
+    async def _plan(self, instead: Path | None = None) -> tuple[Plan, Settings]:
+        new = await asyncio.to_thread(self.source.load, instead)
+        answer: asyncio.Future[dict[str, Deletion]] = asyncio.get_running_loop().create_future()
+        storage = self._broker.storage
+        storage.plan_retention(retention_changes(self.settings, new), answer.set_result, only_new=True)
+        return make_plan(self.settings, new, await answer), new
+
+    async def reload(self, *, allow_trim: bool = False) -> Plan:
+        """Put the files in force as they are now; returns what has changed.
+
+        ConfigError, ReloadRefusedError for a plan that deletes what nobody has allowed, CertificateError or another
+        HighwayError for what can't be had: then nothing has changed.
+        """
+        async with self._turn:
+            try:
+                plan, new = await self._plan()
+                if plan.deletes and not allow_trim:
+                    raise ReloadRefusedError(_refusal(plan), "highway reload --allow-trim does that")
+                settings = in_force(self.settings, new)
+                await self._apply(settings)
+            except HighwayError as error:
+                self._condition.reload_failed(_short(error), self._broker.clock.now_ms())
+                raise
+            self.waiting = plan.waiting
+            self._condition.reloaded()
+            self._tell(plan)
+            await asyncio.to_thread(keep_last_good, settings)
+            if plan.deletes:
+                self._broker.storage.reap()
+            return plan
+
+    async def _apply(self, settings: Settings) -> None:
+        take_back = self._contexts.load(settings.listeners)
+        try:
+            close_others = await self._doors.change(settings.listeners)
+        except BaseException:
+            take_back()
+            raise
+        # From here on nothing can fail.
+        storage = self._broker.storage
+        for log in settings.logs:
+            storage.change_log(log)
+        self._gate.change(settings.auth)
+        reconfigure(self._broker, settings.broker)
+        for name in {log.name for log in self.settings.logs} - {log.name for log in settings.logs}:
+            storage.release_log(name)
+        close_others()
+        self._lines.apply(settings.logging)
+        self.settings = settings
+
+    def _tell(self, plan: Plan) -> None:
+        for warning in plan.warnings:
+            logger.warning("configuration: %s", warning)
+        for line in plan.lines():
+            logger.info("reload: %s", line)
+        logger.info("reload: %s is in force, %d changes", self.source, len(plan.changes))
+
+    def request(self) -> None:
+        """Reload soon, as SIGHUP asks for: nobody waits for the answer, so that it goes to the log."""
+
+        async def run() -> None:
+            try:
+                await self.reload()
+            except HighwayError as error:
+                for line in error.problems if isinstance(error, ConfigError) else [str(error)]:
+                    logger.error("reload failed: %s", line)
+                logger.error("reload failed: the configuration before it stays in force")
+
+        task = asyncio.get_running_loop().create_task(run(), name="reload")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        for task in self._tasks:
+            task.cancel()
+
+
+def _short(error: HighwayError) -> str:
+    """One sentence about a failure that may have many lines."""
+    if isinstance(error, ConfigError) and len(error.problems) > 1:
+        return f"{error.problems[0]} (and {len(error.problems) - 1} more)"
+    return str(error)
+
+
+def _refusal(plan: Plan) -> str:
+    doomed = [str(change) for change in plan.changes if change.deletes is not None]
+    return "it would delete stored messages: " + "; ".join(doomed)

@@ -1,0 +1,319 @@
+"""Reloads of a real broker: planned, all or nothing, and nobody notices who isn't concerned."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from highway.cli import main
+from tests.harness.broker_process import BrokerProcess, free_port, wait_until
+from tests.harness.raw_client import RawClient
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator
+
+    from tests.harness.certificates import Authority
+
+TOPICS = [
+    {"topic": "keep/#", "log": "keep", "durability": "BALANCED", "retention": "30d"},
+    {"topic": "safe/#", "log": "safe", "durability": "SAFE"},
+]
+
+
+class Reloadable(BrokerProcess):
+    """A broker whose file is edited while it runs."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.settings: dict[str, Any] = {"topics": TOPICS, "storage": {"checkpoint_interval": "1h"}, **settings}
+        super().__init__(directory, **self.settings)
+
+    def edit(self, **settings: Any) -> None:
+        self.settings |= settings
+        self.write_config(self.settings)
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error of a command, run in this process."""
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+            code = main.run(words)
+        return code, out.getvalue(), err.getvalue()
+
+    def reload(self, *options: str) -> tuple[int, str, str]:
+        return self.run("reload", "--data-dir", str(self.data), *options)
+
+    def status(self) -> dict[str, Any]:
+        code, out, err = self.run("status", "--json", "--data-dir", str(self.data))
+        assert code == 0, err
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    def publish(self, topic: str, *payloads: bytes) -> None:
+        with self.client("publisher") as client:
+            for payload in payloads:
+                client.publish(topic, payload)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Reloadable]:
+    process = Reloadable(tmp_path)
+    yield process
+    if process.process is not None:
+        process.kill()
+
+
+def test_a_reload_counts_at_once_and_disconnects_nobody(broker: Reloadable) -> None:
+    with broker, broker.client("subscriber", clean=False) as subscriber:
+        subscriber.subscribe(("#", 0))
+        broker.publish("new/x", b"1")
+        broker.edit(
+            topics=[{"topic": "new/#", "log": "new", "durability": "SAFE"}, {**TOPICS[0], "durability": "FAST"}],
+            logging={"level": "debug"},
+            limits={"max_subscriptions": 5},
+        )
+        code, out, err = broker.reload()
+        assert (code, err) == (0, "in force\n")
+        assert out.splitlines() == [
+            "topics.keep: durability BALANCED -> FAST for new appends",
+            "topics.safe: removed: the log takes no more messages; it can be read, and nothing of it is deleted",
+            "topics.new: added: new/# is kept as SAFE",
+            "limits.max_subscriptions: 10000 -> 5",
+            "logging.level: info -> debug",
+        ]
+        broker.publish("new/x", b"2")
+        assert [subscriber.message().payload for _ in range(2)] == [b"1", b"2"]
+        assert broker.reload() == (0, "", "nothing has changed\n")
+        logs = {
+            log["log"]: log
+            for log in map(json.loads, broker.run("topics", "--json", "-c", str(broker.config))[1].splitlines())
+        }
+        assert (logs["new"]["durability"], logs["new"]["high_watermark"]) == ("SAFE", 1)
+        assert logs["keep"]["durability"] == "FAST"
+        assert logs["safe"]["topics"] == []
+
+
+def many_segments(broker: Reloadable) -> int:
+    """Old messages in several segments of the log `keep`; returns the offset behind them."""
+    broker.edit(topics=[{**TOPICS[0], "segment_bytes": "64KiB", "flush_bytes": "16KiB", "compression": "none"}])
+    assert broker.reload()[0] == 0
+    for _ in range(40):
+        broker.publish("keep/x", *[bytes(1000)] * 10)
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in broker.data.glob("logs/keep*/*.log"))
+
+    # Less than a frame stays in memory, and until the next checkpoint, which is far, nothing else moves.
+    wait_until(lambda: size() > 400 * 1000 - 20 * 1024, what="the segments")
+    return 400
+
+
+def test_what_a_plan_deletes_is_named_and_refused_until_it_is_allowed(broker: Reloadable) -> None:
+    with broker:
+        end = many_segments(broker)
+        kept = broker.settings["topics"][0]
+        broker.edit(topics=[{**kept, "retention_bytes": "128KiB"}])
+        code, planned, _ = broker.run("config", "diff", "--data-dir", str(broker.data))
+        assert code == 0
+        first, until = map(int, planned.rpartition("offsets ")[2].split(".."))
+        assert first == 0 < until < end
+        assert planned.startswith("topics.keep: retention_bytes unlimited -> 128KiB: deletes ")
+        code, out, err = broker.reload()
+        assert (code, out) == (6, "")
+        assert planned.strip() in err
+        assert "--allow-trim" in err
+        assert broker.run("retention", "plan", "--data-dir", str(broker.data)) == (0, "", "nothing to delete\n")
+        assert "would delete" in broker.status()["configuration"]["reload_error"]
+        code, out, _ = broker.reload("--allow-trim")
+        assert (code, out) == (0, planned)
+
+        def log_start() -> int:
+            found = broker.run("topics", "--json", "--data-dir", str(broker.data))[1].splitlines()
+            return next(log["log_start_offset"] for log in map(json.loads, found) if log["log"] == "keep")
+
+        wait_until(lambda: log_start() == until + 1, what="the deletion that was planned")
+        assert broker.status()["configuration"]["reload_error"] is None
+
+
+def test_trim_by_hand_deletes_what_its_plan_says_and_asks_first(broker: Reloadable) -> None:
+    with broker:
+        many_segments(broker)
+        place = ("--data-dir", str(broker.data))
+        code, planned, _ = broker.run("retention", "plan", "keep", "--before", "200", "--json", *place)
+        assert code == 0
+        code, out, err = broker.run("retention", "trim", "keep", "--before", "200", "--json", *place)
+        assert (code, out) == (6, planned)
+        assert "--apply does it" in err
+        assert broker.run("retention", "trim", "keep", "--before", "200", "--apply", "--json", *place)[:2] == (
+            0,
+            planned,
+        )
+        until = json.loads(planned)["to_offset"]
+        code, out, _ = broker.run("tail", "keep", "--from", "earliest", "-C", "1", "--json", *place)
+        assert (code, json.loads(out)["offset"]) == (0, until)
+        assert broker.run("retention", "plan", "nope", *place)[0] == 3
+
+
+BAD = {
+    "a syntax error": ("topics: [{topic: a, \n", 2),
+    "an unknown key": ("nope: 1\n", 2),
+    "a bad filter": ("topics: [{topic: ie#}]\n", 2),
+    "an empty file": ("", 2),
+    "a listener that is taken": (None, 1),
+    "no file": (None, 2),
+}
+
+
+@pytest.mark.parametrize("way", ["command", "signal"])
+def test_a_reload_that_fails_changes_nothing_and_is_told_everywhere(
+    broker: Reloadable, way: str, tmp_path: Path
+) -> None:
+    broker.edit(auth={"anonymous": True, "acl": [{"allow": ["publish", "subscribe"], "topic": "keep/#"}]})
+    good = broker.config.read_text()
+    with broker, broker.client("subscriber") as subscriber, socket.create_server(("127.0.0.1", 0)) as other:
+        subscriber.subscribe(("keep/#", 0))
+        there = {"bind": "127.0.0.1", "port": broker.port}
+        taken = {"bind": "127.0.0.1", "port": other.getsockname()[1]}
+        for case, (text, expected) in BAD.items():
+            mark = len(broker.stderr)
+            if case == "a listener that is taken":
+                broker.edit(
+                    listeners={"local": there, "second": taken},
+                    topics=[{"topic": "other/#", "log": "second"}],
+                    auth={"anonymous": True},
+                )
+            elif text is None:
+                broker.config.unlink()
+            else:
+                broker.config.write_text(text)
+            if way == "command":
+                code, out, err = broker.reload()
+                assert (code, out) == (expected, ""), case
+                assert err
+            else:
+                assert broker.process is not None
+                broker.process.send_signal(signal.SIGHUP)
+                broker.wait_for_line("reload failed: the configuration before it stays in force", since=mark)
+            assert broker.status()["configuration"]["reload_error"], case
+            # The rules are what they were, and so are the logs.
+            with broker.client("another") as another:
+                assert another.subscribe(("safe/x", 0)) == [0x80], case
+            broker.publish("keep/x", case.encode())
+            assert subscriber.message().payload == case.encode()
+            assert "second" not in broker.run("topics", "--data-dir", str(broker.data))[1]
+            broker.config.write_text(good)
+            assert broker.reload() == (0, "", "nothing has changed\n"), case
+            assert broker.status()["configuration"]["reload_error"] is None
+
+
+def _is_open(port: int) -> bool:
+    try:
+        with RawClient(port):
+            return True
+    except OSError:
+        return False
+
+
+def test_a_signal_reloads_and_a_good_reload_ends_the_complaint(broker: Reloadable) -> None:
+    with broker:
+        assert broker.process is not None
+        broker.config.write_text("nope: 1\n")
+        broker.process.send_signal(signal.SIGHUP)
+        broker.wait_for_line("ERROR highway.server: reload failed: .*highway.yaml:1:1: nope: unknown key")
+        broker.edit(limits={"max_connections": 7})
+        broker.process.send_signal(signal.SIGHUP)
+        broker.wait_for_line("reload: limits.max_connections: 10000 -> 7")
+        wait_until(lambda: broker.status()["configuration"]["reload_error"] is None)
+        good = yaml.safe_load((broker.data / "last-good.yaml").read_text())
+        assert good["limits"]["max_connections"] == 7
+
+
+def test_the_last_good_copy_is_a_configuration_that_says_the_same(broker: Reloadable) -> None:
+    with broker:
+        wait_until((broker.data / "last-good.yaml").exists)
+        copy = broker.data / "last-good.yaml"
+        assert copy.stat().st_mode & 0o777 == 0o600
+        code, out, err = broker.run("config", "diff", str(copy), "--against", str(broker.config))
+        assert (code, out, err) == (0, "", "nothing would change\n")
+
+
+def test_what_needs_a_restart_is_said_and_left(broker: Reloadable) -> None:
+    with broker:
+        elsewhere = free_port()
+        broker.edit(listeners={"local": {"bind": "127.0.0.1", "port": elsewhere}}, limits={"max_connections": 9})
+        code, out, _ = broker.reload()
+        assert code == 0
+        assert out.splitlines() == [
+            f"listeners.local.port: {broker.port} -> {elsewhere}: needs a restart",
+            "limits.max_connections: 10000 -> 9",
+        ]
+        with broker.client("still there"):
+            pass
+        assert broker.status()["configuration"]["needs_restart"] == ["listeners.local.port"]
+        assert broker.reload()[1].splitlines() == out.splitlines()[:1], "and said again"
+
+
+def test_listeners_come_and_go_and_only_theirs_are_disconnected(broker: Reloadable) -> None:
+    local = {"bind": "127.0.0.1", "port": broker.port}
+    second = {"bind": "127.0.0.1", "port": free_port()}
+    with broker, broker.client("stays") as stays:
+        broker.edit(listeners={"local": local, "second": second})
+        assert broker.reload()[:2] == (0, f"listeners.second: added, on 127.0.0.1 port {second['port']}\n")
+        with RawClient.connected(second["port"], "goes") as goes:
+            broker.edit(listeners={"local": local})
+            assert broker.reload()[0] == 0
+            goes.expect_closed()
+        assert not _is_open(second["port"])
+        stays.ping()
+
+
+def over(context: ssl.SSLContext, port: int) -> RawClient:
+    client = RawClient(port)
+    client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
+    return client
+
+
+def test_a_certificate_is_renewed_under_the_connections(
+    broker: Reloadable, authority: Authority, trusting: ssl.SSLContext, tmp_path: Path
+) -> None:
+    first, second, expired = authority.server("first"), authority.server("second"), authority.expired()
+    files = {"certfile": tmp_path / "server.pem", "keyfile": tmp_path / "server.key"}
+
+    def install(certificate: Any) -> None:
+        files["certfile"].write_bytes(Path(certificate.certfile).read_bytes())
+        files["keyfile"].write_bytes(Path(certificate.keyfile).read_bytes())
+
+    def shown() -> bytes:
+        with over(trusting, port) as client:
+            found: bytes = client.socket.getpeercert(binary_form=True)  # type: ignore[attr-defined]
+            return found
+
+    install(first)
+    port = free_port()
+    tls = {key: str(path) for key, path in files.items()}
+    broker.edit(
+        listeners={
+            "local": {"bind": "127.0.0.1", "port": broker.port},
+            "secure": {"bind": "127.0.0.1", "port": port, "tls": tls},
+        }
+    )
+    with broker, over(trusting, port) as before:
+        before.login("before")
+        old = shown()
+        install(second)
+        assert broker.reload()[0] == 0
+        assert shown() != old
+        before.ping()
+        new = shown()
+        install(expired)
+        code, _, err = broker.reload()
+        assert code == 2
+        assert "has expired" in err
+        assert shown() == new
+        before.ping()
