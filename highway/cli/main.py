@@ -19,6 +19,7 @@ __all__ = ["highway", "main", "run"]
 
 _COMMANDS = {
     "backup": ("highway.cli.backup", "backup"),
+    "bench": ("highway.cli.bench", "bench"),
     "config": ("highway.cli.config", "config"),
     "export": ("highway.cli.export", "export"),
     "fetch": ("highway.cli.fetch", "fetch"),
