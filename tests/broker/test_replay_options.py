@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, strategies as st
 
+from highway.broker.publishing.requests import WINDOW, Stored
+from highway.errors import DiskFullError
 from highway.mqtt import (
     V5,
     ConnectPacket,
@@ -235,8 +238,49 @@ def test_producers_do_not_mix_and_logs_neither(rig: Rig) -> None:
     send(publisher, 2, b"b", producer="two", sequence="5")
     send(publisher, 3, b"c", topic=b"safe", producer="one", sequence="5")
     send(publisher, 4, b"d", producer="one", sequence="4")
-    assert rig.storage.logs["other"].log_end_offset == 2
+    assert rig.storage.logs["other"].log_end_offset == 3
     assert rig.storage.logs["safe"].log_end_offset == 1
+
+
+def test_sequences_out_of_order_and_with_gaps_are_stored_once_each(rig: Rig) -> None:
+    order = [7, 5, 6, 1000, 999, 2022, 1001, 998, 10**17, 3]
+    expected = [b"%d" % number for number in order[:-1]]  # 3 comes when it is too far back to tell from a repetition
+    for _ in range(3):
+        publisher = connect(rig, "p")
+        for number in [*order, *reversed(order)]:
+            puback = send(publisher, 1, b"%d" % number, topic=b"safe", producer="gw", sequence=str(number))
+            assert puback.reason_code < 0x80
+        rig.kill()
+        reader = rig.connect("r").send(packets.subscribe(1, ("$replay/earliest/safe", 0)))
+        assert [message.payload for message in reader.messages()] == expected
+
+
+def test_a_message_that_was_refused_is_stored_when_it_comes_behind_those_that_were_not(rig: Rig) -> None:
+    publisher = connect(rig, "p")
+    send(publisher, 1, b"1", producer="gw", sequence="1")
+    rig.storage._committer.fault = DiskFullError("no space")
+    refused = encode_properties(user(producer="gw", sequence="2"), PacketType.PUBLISH)
+    publisher.send(encode_publish(V5, T, b"2", qos=1, packet_id=2, properties=refused))
+    rig.storage._committer.fault = None
+    publisher = connect(rig, "p")
+    for sequence in (3, 2, 3, 2, 1):
+        send(publisher, 1, b"%d" % sequence, producer="gw", sequence=str(sequence))
+    reader = rig.connect("r").send(packets.subscribe(1, ("$replay/earliest/#", 0)))
+    assert [message.payload for message in reader.messages()] == [b"1", b"3", b"2"]
+
+
+@given(st.lists(st.integers(0, 3000), max_size=60))
+def test_what_is_stored_of_a_producer_is_what_a_set_would_say(sequences: list[int]) -> None:
+    stored, model = Stored(-1, 0), set[int]()
+    for sequence in sequences:
+        too_late = bool(model) and sequence < max(model) - WINDOW
+        assert stored.has(sequence) == (sequence in model or too_late)
+        if not stored.has(sequence):
+            stored = stored.plus(sequence)
+            model.add(sequence)
+        encoded = stored.encode()
+        assert len(encoded) <= 8 + WINDOW // 8
+        assert Stored(int.from_bytes(encoded[:8], "big"), int.from_bytes(encoded[8:], "big")) == stored
 
 
 @pytest.mark.parametrize("bad", [{"producer": "x"}, {"producer": "x", "sequence": "-1"}, {"durability": "MAYBE"}])

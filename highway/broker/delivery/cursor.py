@@ -91,6 +91,10 @@ class Cursor:
         self._next_offset = next_offset
         self.reader.session.behind[self] = None
 
+    def step_back(self, next_offset: int) -> None:
+        """Meet what is gone from `next_offset` on, in CATCHUP below the start of the log."""
+        self._next_offset = next_offset
+
     def suspend(self) -> None:
         """The session goes offline: stand still where the next connection goes on."""
         self.suspend_at(self.next_offset)

@@ -145,9 +145,19 @@ def _load(session: Session, cursor: Cursor | GroupCursor, offset: int) -> None:
 
 
 def _gone(session: Session, cursor: Cursor | GroupCursor, offset: int) -> None:
-    """Retention or damage took the first message that was to be sent again: the gap is told where the cursor meets it."""
+    """Retention or damage took the first message that was to be sent again, and perhaps those behind it: tell the gap."""
     _give_up(session)
-    session.broker.gap(cursor, offset, offset + 1)
+    end, start = offset + 1, cursor.feed.log.log_start_offset
+    while session.resend and end < start:
+        following, where, state = session.resend[0][1]
+        if following is not cursor or where != end or state == RELEASED:
+            break
+        _give_up(session)
+        end += 1
+    if not isinstance(cursor.reader, Group) and end == cursor.next_offset < start:
+        cursor.step_back(offset)  # it meets the rest of the gap in a moment, and tells it as one
+    else:
+        session.broker.gap(cursor, offset, end)
 
 
 def _give_up(session: Session) -> None:

@@ -1,11 +1,15 @@
 """What an MQTT 5 publisher may ask for with user properties on PUBLISH.
 
     durability: SAFE               more than the topic's mode for this message; it can't ask for less
-    producer: <id>                 with `sequence: <n>`, growing: a sequence that this producer already stored in the
-    sequence: <n>                  log is acknowledged again and not stored again
+    producer: <id>                 with `sequence: <n>`: a sequence that this producer already stored in the log is
+    sequence: <n>                  acknowledged again and not stored again
 
-The last sequence of each producer and log is in the journal frame of its message, so that a gateway that re-sends after
-any crash, its own or the broker's, stores each message once.
+Sequences may have gaps and may come out of order, as where a message was refused and those behind it were not, or where a
+gateway has several connections: of the last 1024 numbers below the highest it is known which are stored. One that is
+further back counts as stored, so that a gateway may send all that it has again; a new message must not come that late.
+
+Which sequences of a producer a log has stands in the journal frame of their message, so that a gateway that re-sends
+after any crash, its own or the broker's, stores each message once.
 
 Owner: the event loop.
 """
@@ -29,6 +33,9 @@ __all__ = ["NO_REQUESTS", "Producers", "Requests", "requests_of"]
 # about 20 MB.
 MAX_PRODUCERS = 100_000
 MAX_PRODUCER_BYTES = 256
+# Numbers below the highest sequence of a producer in which one that was left out may still come. More than a client has
+# under way, and 128 bytes at most: in order it takes none.
+WINDOW = 1024
 
 _REMEMBERED = 1024
 _known: dict[bytes, Requests] = {}
@@ -85,14 +92,47 @@ def _refusal(detail: str) -> ProtocolError:
     return ProtocolError(detail, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
 
 
+class Stored(NamedTuple):
+    """The sequences of one producer that are in one log: up to `highest`, but for the missing ones.
+
+    Bit n of `missing` stands for the sequence `highest - 1 - n`.
+    """
+
+    highest: int
+    missing: int
+
+    def has(self, sequence: int) -> bool:
+        """Whether a sequence is stored, or too far back to tell."""
+        back = self.highest - 1 - sequence
+        return back >= -1 and not (back >= 0 and self.missing >> back & 1)
+
+    def plus(self, sequence: int) -> Stored:
+        """With a sequence that it hasn't."""
+        ahead = sequence - self.highest
+        if ahead <= 0:
+            return Stored(self.highest, self.missing ^ 1 << -1 - ahead)
+        if ahead > WINDOW:
+            return Stored(sequence, _ALL_MISSING)
+        return Stored(sequence, (self.missing << ahead | (1 << ahead - 1) - 1) & _ALL_MISSING)
+
+    def encode(self) -> bytes:
+        """The value in the journal: u64, and the bits if there are any."""
+        return self.highest.to_bytes(8, "big") + self.missing.to_bytes((self.missing.bit_length() + 7) // 8, "big")
+
+
+_ALL_MISSING = (1 << WINDOW) - 1
+_NOTHING = Stored(-1, 0)
+
+
 class Producers:
-    """The last sequence of every producer, by log."""
+    """What of every producer is stored, by log."""
 
     __slots__ = ("_last",)
 
     def __init__(self, meta: Meta) -> None:
-        self._last: OrderedDict[bytes, int] = OrderedDict(
-            (key, int.from_bytes(value, "big")) for key, value in meta.items(b"P/")
+        self._last: OrderedDict[bytes, Stored] = OrderedDict(
+            (key, Stored(int.from_bytes(value[:8], "big"), int.from_bytes(value[8:], "big")))
+            for key, value in meta.items(b"P/")
         )
 
     def is_repetition(self, log: str, requests: Requests) -> bool:
@@ -102,20 +142,20 @@ class Producers:
         if last is None:
             return False
         self._last.move_to_end(key)
-        return requests.sequence <= last
+        return last.has(requests.sequence)
 
     def take(self, log: str, requests: Requests) -> Puts:
         """Note a message that is being appended; the changes belong into its journal frame."""
         key = _key(log, requests.producer)
-        self._last[key] = requests.sequence
+        stored = self._last[key] = self._last.get(key, _NOTHING).plus(requests.sequence)
         self._last.move_to_end(key)
-        puts: Puts = [(key, requests.sequence.to_bytes(8, "big"))]
+        puts: Puts = [(key, stored.encode())]
         if len(self._last) > MAX_PRODUCERS:
             oldest, _ = self._last.popitem(last=False)
             puts.append((oldest, None))
         return puts
 
-    def take_back(self, log: str, requests: Requests, before: int | None) -> None:
+    def take_back(self, log: str, requests: Requests, before: Stored | None) -> None:
         """The append was refused."""
         key = _key(log, requests.producer)
         if before is None:
@@ -123,8 +163,8 @@ class Producers:
         else:
             self._last[key] = before
 
-    def last(self, log: str, requests: Requests) -> int | None:
-        """The last sequence that is stored, None for a producer that is new to the log."""
+    def last(self, log: str, requests: Requests) -> Stored | None:
+        """What is stored of the producer, None if it is new to the log."""
         return self._last.get(_key(log, requests.producer))
 
 
