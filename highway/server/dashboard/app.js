@@ -16,10 +16,10 @@ export const model = { samples: [], state: null, before: null };
 let shown = null;
 
 function route() {
-  const [, kind, name] = location.hash.split("/");
+  const [, kind, name, topic = ""] = location.hash.split("/");
   if (shown) shown.close();
   page.replaceChildren();
-  shown = kind === "log" && name ? new LogPage(page, decodeURIComponent(name)) : new Overview(page, model);
+  shown = kind === "log" && name ? new LogPage(page, decodeURIComponent(name), decodeURIComponent(topic)) : new Overview(page, model);
   if (model.state) shown.update(model);
   scrollTo(0, 0);
 }

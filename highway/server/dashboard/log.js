@@ -34,8 +34,8 @@ function* numbersOf(value, path = "", depth = 0) {
 }
 
 export class LogPage {
-  constructor(page, name) {
-    document.title = `${name} · Highway`;
+  constructor(page, name, topic = "") {
+    document.title = `${topic || name} · Highway`;
     this.name = name;
     this.found = []; // oldest first
     this.rows = new Map(); // offset -> row
@@ -45,6 +45,7 @@ export class LogPage {
     this.of = null; // topic of the plot: that of the first message, until another is chosen
     this.reading = null;
     this.build(page);
+    this.topic.value = topic;
     this.loadFacts();
     this.follow();
   }
@@ -105,6 +106,11 @@ export class LogPage {
     return form;
   }
 
+  // Of the page of one topic of this log.
+  address(topic) {
+    return `#/log/${encodeURIComponent(this.name)}/${encodeURIComponent(topic)}`;
+  }
+
   get filter() {
     return this.topic.value.trim() || "#";
   }
@@ -127,11 +133,12 @@ export class LogPage {
       Durability: log.durability,
       Offsets: log.high_watermark > log.log_start_offset ? `${number(log.log_start_offset)} to ${number(log.high_watermark - 1)}` : "none yet",
       Records: number(log.records),
-      "On the disk": `${sizeText(log.bytes)} in ${number(log.segments)} segments`,
+      "On the disk": `${sizeText(log.bytes)} in ${number(log.segments)} ${log.segments === 1 ? "segment" : "segments"}`,
       Compression: log.ratio === null ? "–" : `${log.ratio.toFixed(1)} : 1`,
       Oldest: log.oldest_ms ? day(log.oldest_ms).slice(0, 19) : "–",
     };
-    show(this.facts, Object.entries(facts).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    show(this.facts, Object.entries(facts).map(([name, value]) => h("div", { class: name === "Topics" ? "wide" : null },
+      h("dt", {}, name), h("dd", { class: name === "Topics" ? "mono" : null }, value))));
   }
 
   update({ state }) {
@@ -246,10 +253,6 @@ export class LogPage {
   row(record) {
     const payload = record.payload === undefined ? hex(bytesOf(record).subarray(0, 24)).slice(8) : record.payload.slice(0, 300);
     const topic = h("td", { class: "mono topic", title: record.topic }, record.topic);
-    topic.addEventListener("dblclick", () => {
-      this.topic.value = record.topic;
-      this.topic.dispatchEvent(new Event("change"));
-    });
     const row = h("tr", { "data-offset": record.offset, onclick: () => this.choose(record) },
       h("td", { class: "offset" }, String(record.offset)), h("td", { class: "time muted" }, time(record.timestamp)), topic,
       h("td", { class: "mono" }, payload));
@@ -274,7 +277,7 @@ export class LogPage {
     if (!record) return;
     const bytes = bytesOf(record);
     const flags = [`QoS ${record.qos}`, record.retain ? "retained" : "", `${number(bytes.length)} B`].filter(Boolean).join(", ");
-    show(this.about, h("span", { class: "mono" }, record.topic), h("br"), `offset ${record.offset} · ${day(record.timestamp)} · ${flags}`);
+    show(this.about, h("a", { class: "mono", href: this.address(record.topic), title: "Only this topic" }, record.topic), h("br"), `offset ${record.offset} · ${day(record.timestamp)} · ${flags}`);
     this.payload.hidden = false;
     const binary = asHex || record.payload === undefined;
     this.payload.classList.toggle("hex", binary);
