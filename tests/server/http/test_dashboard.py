@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -215,3 +216,19 @@ def test_attention_list_has_a_damaged_range(tmp_path: Path, show: Callable[..., 
         expect(page.locator("#health")).to_have_text("needs attention")
         page.goto(f"http://127.0.0.1:{port}/#/log/plant")
         expect(page.locator("#gaps li.error")).to_contain_text("corruption")
+
+
+def test_attention_list_has_a_failed_reload(tmp_path: Path, show: Callable[..., Page]) -> None:
+    port = free_port()
+    with BrokerProcess(tmp_path, topics=TOPICS, http={"port": port}) as process:
+        page = show(port=port)
+        expect(page.locator(".calm")).to_be_visible()
+        good = process.config.read_text()
+        process.config.write_text("topics: 7\n")
+        assert process.process is not None
+        process.process.send_signal(signal.SIGHUP)
+        expect(page.locator("li[data-kind=reload]")).to_contain_text("topics")
+        expect(page.locator("#health")).to_have_text("needs attention")
+        process.config.write_text(good)
+        process.process.send_signal(signal.SIGHUP)
+        expect(page.locator(".calm")).to_be_visible()
