@@ -145,6 +145,12 @@ class ServerProtocol:
             self._enter(Signal.ERROR)
         return events
 
+    def receive_eof(self) -> None:
+        """The connection is gone: what is held of an incomplete packet is let go of, now and not with this object."""
+        self._held = []
+        self._held_bytes = 0
+        self._backlog = b""
+
     def authenticated(self) -> None:
         """Tell that CONNACK with success is being sent to a client with an authentication method."""
         self._enter(Signal.AUTHENTICATED)
@@ -179,9 +185,7 @@ class ServerProtocol:
         self.state = next_state(self.state, event)
         self._first_bytes = first_bytes(self.state, self.version)
         if self.state is State.CLOSED:
-            self._held = []
-            self._held_bytes = 0
-            self._backlog = b""
+            self.receive_eof()
 
     def _collect(self, data: bytes) -> bytes:
         """All bytes held and `data`, once a packet may be complete; b"" until then."""

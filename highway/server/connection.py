@@ -219,6 +219,7 @@ class Connection(asyncio.Protocol):
         if self._place is not None:
             self._shared.admission.leave(self._place)
         self._transport = None
+        self._protocol.receive_eof()
         self._client.lost()
 
     # A transport that has a protocol of its own calls these, too.
