@@ -96,9 +96,9 @@ class Reloader:
                 self._condition.reload_failed(_short(error), self._broker.clock.now_ms())
                 raise
             self.waiting = plan.waiting
-            self._condition.reloaded()
             self._tell(plan)
             await asyncio.to_thread(keep_last_good, settings)
+            self._condition.reloaded()
             if plan.deletes:
                 self._broker.storage.reap()
             return plan

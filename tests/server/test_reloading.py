@@ -15,6 +15,8 @@ import yaml
 
 from highway.cli import main
 from tests.harness.broker_process import BrokerProcess, free_port, wait_until
+from tests.harness.ledger import Ledger
+from tests.harness.publisher import Publisher
 from tests.harness.raw_client import RawClient
 
 if TYPE_CHECKING:
@@ -317,3 +319,28 @@ def test_a_certificate_is_renewed_under_the_connections(
         assert "has expired" in err
         assert shown() == new
         before.ping()
+
+
+def test_reloads_under_load_lose_nothing_and_disconnect_nobody(broker: Reloadable) -> None:
+    before = [{**TOPICS[0], "flush_interval": "50ms"}, TOPICS[1]]
+    after = [
+        {"topic": "keep/new/#", "log": "new", "durability": "SAFE"},
+        {**TOPICS[0], "durability": "FAST", "compression": "none"},
+    ]
+    with broker, broker.client("subscriber") as subscriber:
+        subscriber.subscribe(("keep/#", 0))
+        publisher = Publisher(broker.port, "keep/x", Ledger(), window=100)
+        publisher.start()
+        for number in range(10):
+            broker.edit(topics=after if number % 2 else before, limits={"max_connections": 100 + number})
+            code, _, err = broker.reload()
+            assert code == 0, err
+            broker.publish("keep/new/x", b"%d" % number)
+        wait_until(lambda: publisher.acked >= 1000, what="a thousand messages under the reloads")
+        publisher.stop()
+        received = subscriber.messages(publisher.acked + 10, timeout=30)
+        assert subscriber.waiting_messages() == []
+        new = [message.payload for message in received if message.topic == "keep/new/x"]
+        assert sorted(new) == [b"%d" % number for number in range(10)]
+        numbers = [int(message.payload.split()[0]) for message in received if message.topic == "keep/x"]
+        assert numbers == list(range(numbers[0], numbers[0] + publisher.acked)), "in order, none twice, none missing"
