@@ -30,6 +30,7 @@ from highway.storage.log.commit_time import CommitTime
 from highway.storage.log.log import Log
 from highway.storage.log.retention import Deletion, Reaper
 from highway.storage.log.writer import LogWriter
+from highway.storage.maintenance.maintainer import Maintainer
 from highway.storage.recovery.log_recovery import RecoveredLog
 from highway.storage.recovery.poison import WatchedFileSystem, copy_journal, drop_caches
 from highway.storage.recovery.recovery import Recovered, recover
@@ -113,6 +114,16 @@ class Storage:
         self._checkpointer = self._make_checkpointer(recovered, clock)
         self._reaper = Reaper(filesystem, self._pool, self._checkpointer, self._time, settings.max_bytes)
         self._reaper.logs = self.logs.values()
+        self._maintainer = Maintainer(
+            self._reaper.logs,
+            files,
+            self._cache,
+            self._pool,
+            scheduler,
+            self._time,
+            self._committer,
+            self._checkpointer,
+        )
         self._space = SpaceGuard(
             Reserve(filesystem, layout.reserve, settings.reserve_bytes),
             self._journal_files,
@@ -220,18 +231,7 @@ class Storage:
                     raise
                 _logger.warning("recovery: %s; RESERVE is given up", error)
                 recovered = _recover(filesystem, layout, logs, files, clock, settings, rebuild=rebuild)
-            storage = cls(
-                filesystem,
-                layout,
-                lock,
-                files,
-                recovered,
-                scheduler,
-                clock,
-                settings,
-                logs,
-                threads=threads,
-            )
+            storage = cls(filesystem, layout, lock, files, recovered, scheduler, clock, settings, logs, threads=threads)
             storage._start(recovered)
         except BaseException as error:
             if storage is not None:
@@ -463,6 +463,10 @@ class Storage:
         """Apply retention now."""
         self._reaper.run()
 
+    def maintain(self) -> None:
+        """Look now for segments to write anew: small frames, logs to compact. It goes on by itself, at its rate."""
+        self._maintainer.begin_round()
+
     def plan_retention(
         self, logs: Sequence[LogSettings], done: Callable[[dict[str, Deletion]], None], *, only_new: bool = False
     ) -> None:
@@ -519,6 +523,7 @@ class Storage:
         if not self.closed:
             self._scheduler.call_later(self.settings.reaper_interval_ms / 1000, self._reap)
             self._reaper.run()
+            self._maintainer.begin_round()
 
     def settle(self) -> None:
         """Do everything that is wanted, in this thread, until nothing is left. Only with `threads=False`."""
@@ -538,7 +543,9 @@ class Storage:
         if self.closed:
             return
         committer = self._committer
-        self._drive(lambda: not self._checkpointer.running and not self._reaper.running)
+        self._maintainer.closed = True
+        self._drive(lambda: not (self._checkpointer.running or self._reaper.running or self._maintainer.stepping))
+        self._maintainer.close()
         if committer.stalled:
             self._write_stalled()
         if not self._failed:
@@ -548,7 +555,8 @@ class Storage:
             self._checkpointer.close(ended.append)
             self._drive(lambda: bool(ended))
         if committer.fault is None:
-            self._park()
+            for log in self.logs.values():
+                log.writer.park()
         self._checkpointer.closed = True
         self.closed = True
         if not self._failed:
@@ -572,14 +580,6 @@ class Storage:
         self._drive(lambda: committer.commits > commits)
         if committer.stalled:
             _logger.error("close: %d B that the full disk had no room for are lost", committer.backlog_bytes)
-
-    def _park(self) -> None:
-        """Keep the indexes of active segments; without them the next start reads the segments again."""
-        for log in self.logs.values():
-            try:
-                log.writer.park()
-            except (OSError, StorageError) as error:
-                _logger.warning("log %s: the index of its active segment isn't kept: %s", log.name, error)
 
     def _stop_threads(self) -> None:
         self._journal.stop()

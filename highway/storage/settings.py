@@ -27,7 +27,8 @@ __all__ = [
 KIB = 1024
 MIB = 1024 * 1024
 
-DEFAULT_RETENTION_MS = 7 * 24 * 60 * 60 * 1000
+DAY_MS = 24 * 60 * 60 * 1000
+DEFAULT_RETENTION_MS = 7 * DAY_MS
 
 
 class Durability(enum.IntEnum):
@@ -59,6 +60,8 @@ class LogSettings:
     delay_ms: int = 0  # held back from subscribers this long; the broker enforces it
     per_topic: bool = False  # no log of this name, but one for each topic: `<name>/<topic>`, with these settings
     max_logs: int = 10_000  # of these
+    cleanup: Literal["delete", "compact"] = "delete"  # compact: of each topic the newest record is kept
+    tombstone_ms: int = DAY_MS  # compact: an empty record, which says that its topic is gone, stays this long
 
 
 def unconfigured(name: str) -> LogSettings:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from highway.errors import OffsetCorruptError, OffsetGapError, OffsetNotFoundError
 from highway.storage import Durability, LogSettings
+from highway.storage.maintenance import reframing
 from tests.storage.rig import Rig
 from tests.storage.simulated_filesystem import Crash
 
@@ -98,6 +100,14 @@ class StorageMachine(RuleBasedStateMachine):
     def reap(self):
         self.rig.storage.reap()
         self.rig.settle()
+
+    @rule()
+    def maintain(self):
+        with patch.object(reframing, "_MIN_FRAMES", 2):
+            self.rig.storage.maintain()
+            self.rig.settle()
+            while self.rig.storage._maintainer.running:
+                self.rig.advance(0.2, step=0.1)
 
     @rule(name=names, offset=st.integers(-2, 400))
     def fetch(self, name, offset):

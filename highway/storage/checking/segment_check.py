@@ -63,6 +63,9 @@ def check_segment(path: Path, files: Descriptors, on_bytes: Callable[[int], None
         check.index_fault = stored
     elif stored is not None and check.tail is None and not check.damaged:
         check.index_difference = _difference(stored, header, index, positions)
+        if check.index_difference and not isinstance(_read_index(path, files), IndexFile):
+            # The segment was written anew in between, and gets another index.
+            check.has_index, check.index_difference = False, ""
     segment.close()
     return check
 

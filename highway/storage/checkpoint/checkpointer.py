@@ -65,7 +65,6 @@ class Checkpointer:
         self.logs: Iterable[Log] = ()
         self.running = False
         self.closed = False  # no further checkpoint starts
-        self.count = 0
         self.snapshot_entry = 1  # first entry that the newest snapshot doesn't cover
         self.previous_position = 0  # where the newest valid checkpoint reads the journal from
         self._filesystem = filesystem
@@ -92,6 +91,11 @@ class Checkpointer:
         self._snapshot: tuple[int, list[tuple[bytes, bytes]]] | None = None
         self._snapshot_position = 0
         self._uncovered_entry = 0  # the first entry that changed meta before the running snapshot's copy
+
+    @property
+    def count(self) -> int:
+        """How many were written since the open."""
+        return self._committer.checkpoints
 
     def start_at(self, position: int) -> None:
         """Count the journal's length from `position`."""
@@ -255,7 +259,7 @@ class Checkpointer:
             self._failed(outcome)
             return
         self.previous_position = position
-        self.count += 1
+        self._committer.checkpoints += 1
         self._end(durable=True)
 
     def _is_full(self, error: Exception) -> bool:

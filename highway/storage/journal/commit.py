@@ -60,6 +60,7 @@ class Committer:
         "_written_waiters",
         "ack_seconds",
         "backlog_bytes",
+        "checkpoints",
         "commits",
         "end_frame",
         "end_position",
@@ -92,6 +93,7 @@ class Committer:
         self.entry = next_entry - 1  # number of the last entry handed to the journal
         self.written = self.synced = next_entry - 1
         self.meta_first_entry = 0  # the first entry that changed meta and that no snapshot covers, or 0
+        self.checkpoints = 0  # written since the open
         self.backlog_bytes = 0  # handed over and not written
         self.unsynced_bytes = 0  # written and not synced
         self.tail_bytes = 0  # in the tails of all logs

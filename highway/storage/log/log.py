@@ -36,6 +36,7 @@ from highway.storage.settings import Durability, LogSettings
 
 from .commit_time import FAR_MS
 from .view import LogView
+from .writer import SETTLING_CHECKPOINTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -354,6 +355,8 @@ class Log(LogView):
         segments = self.writer.segments
         if segments and segments[-1] is segment:
             return
+        if segments:
+            segments[-1].settled_at = self._committer.checkpoints + SETTLING_CHECKPOINTS
         segments.append(segment)
         self._durable = (segment.base_offset, segment.durable_length, max(self._durable[2], segment.base_offset))
         self._state_bytes = None

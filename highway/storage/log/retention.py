@@ -295,6 +295,8 @@ class Reaper:
         candidates = []
         for log, facts, reasons in self._facts.values():
             total += sum(fact.length for fact in facts[len(reasons) :])
+            if log.settings.cleanup == "compact":
+                continue  # its oldest records may be the only ones of their topics
             candidates += [(fact.last_ms, log.log_id, index) for index, fact in enumerate(facts[:-1])]
         for _, log_id, index in sorted(candidates):
             if total <= self._max_bytes:

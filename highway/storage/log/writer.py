@@ -10,10 +10,13 @@ learns of it when the job's result arrives and changes `segments` only then. In 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from highway.errors import StorageError
 from highway.storage.recovery.rewriting import JournalRange, Rewritten, rewrite
 from highway.storage.segment.format import CODECS
+from highway.storage.segment.frame_builder import SPLIT_RECORDS, worth_splitting
 from highway.storage.segment.records import RecordBatch
 from highway.storage.segment.segment import Segment, segment_path
 
@@ -25,16 +28,20 @@ if TYPE_CHECKING:
     from highway.storage.disk.pool import Pool
     from highway.storage.settings import LogSettings
 
-__all__ = ["LogWriter", "Synced", "Written", "roll_age_ms"]
+__all__ = ["SETTLING_CHECKPOINTS", "LogWriter", "Synced", "Written", "roll_age_ms"]
 
 T = TypeVar("T")
 
-# What is written at once becomes several frames of about so many records where it is of more topics than this, so that
-# a reader of one topic has something to skip. Frames of this size compress as well as larger ones (measured on
-# telemetry: 19.4 B a record, with 8192 records a frame 20.3 B). With fewer topics most frames would hold each of them.
-_SPLIT_RECORDS = 512
-_SPLIT_TOPICS = 256
+_logger = logging.getLogger(__name__)
+
 _MAX_ROLL_AGE_MS = 24 * 60 * 60 * 1000
+
+# A checkpoint names the active segment and how much of it is durable, so a sealed one may only be written anew when
+# neither slot names it. The checkpoint that is under way at a roll may name it; the two after it don't.
+SETTLING_CHECKPOINTS = 3
+
+# An active segment with so many small frames is sealed, because only sealed ones are written anew with larger ones.
+_MAX_SMALL_FRAMES = 4096
 
 
 class Written(NamedTuple):
@@ -90,6 +97,8 @@ class LogWriter:
     def adopt(self, segments: list[Segment]) -> None:
         """Take the segments that recovery found, the active one last."""
         self.segments = segments
+        for segment in segments:
+            segment.settled_at = SETTLING_CHECKPOINTS  # the older slot may be from before they were sealed
         self._active = segments[-1] if segments else None
 
     def write(self, batches: Sequence[RecordBatch], now_ms: int, done: Callable[[Written | Exception], None]) -> None:
@@ -102,8 +111,12 @@ class LogWriter:
 
     def park(self) -> None:
         """Keep the index of the active segment for the next start: at a clean stop, in the loop thread."""
-        if self._active is not None and not self._active.sealed:
+        if self._active is None or self._active.sealed:
+            return
+        try:
             self._active.park()
+        except (OSError, StorageError) as error:  # the next start reads the segment for it
+            _logger.warning("%s: its index isn't kept: %s", self._active.path, error)
 
     def sync(self, done: Callable[[Synced | Exception], None]) -> None:
         """Make everything written durable."""
@@ -163,7 +176,7 @@ class LogWriter:
         )
 
     def _is_full(self, active: Segment, now_ms: int) -> bool:
-        if active.length >= self.settings.segment_bytes:
+        if active.length >= self.settings.segment_bytes or active.small_frames >= _MAX_SMALL_FRAMES:
             return True
         return active.next_offset > active.base_offset and self.is_old(active, now_ms)
 
@@ -221,15 +234,13 @@ def _parts(batches: Sequence[RecordBatch]) -> list[tuple[Sequence[RecordBatch], 
         data = batch.data
         topics.add(data[14 : 14 + (data[10] << 8 | data[11])])  # as in records.py, without a call for each message
         count += batch.count
-        if count >= _SPLIT_RECORDS:
+        if count >= SPLIT_RECORDS:
             parts.append((batches[start:number], topics))
             start, count, topics = number, 0, set()
     if start < len(batches):
         parts.append((batches[start:], topics))
-    everything: set[bytes] = set().union(*(part[1] for part in parts))
-    if len(everything) <= _SPLIT_TOPICS or sum(len(part[1]) for part in parts) * 2 > len(parts) * len(everything):
-        return [(batches, everything)]
-    return parts
+    sets = [part[1] for part in parts]
+    return parts if worth_splitting(sets) else [(batches, set().union(*sets))]
 
 
 def _joined(batches: Sequence[RecordBatch]) -> RecordBatch:

@@ -96,12 +96,7 @@ def rewrite(old: Segment, files: Descriptors, source: JournalRange, settings: Lo
         raise
     finally:
         filesystem.close(fd)
-    old.retire()
-    try:
-        filesystem.rename(temporary, old.path)
-    except OSError:
-        old.stale = False
-        raise
+    old.make_way(temporary)
     error = None
     try:
         filesystem.sync_dir(old.path.parent)

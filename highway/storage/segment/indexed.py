@@ -16,7 +16,14 @@ from highway.errors import CorruptionError
 from highway.storage.checkpoint.meta import replace_file
 from highway.storage.disk.filesystem import read_or_report
 
-from .format import SEGMENT_HEADER_BYTES, FrameHeader, SegmentHeader, unpack_payload
+from .format import (
+    MAX_FRAME_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    FrameHeader,
+    SegmentHeader,
+    parse_frame_header,
+    unpack_payload,
+)
 from .header_rescue import rescue_header
 from .index import IndexFile, SparseIndex
 from .postings import ANYWHERE, Postings, TopicPostings, entries_with
@@ -58,6 +65,9 @@ class IndexedSegment:
         "next_offset",
         "path",
         "sealed",
+        "settled_at",
+        "stale",
+        "tidy",
     )
 
     def __init__(self, path: Path, files: Descriptors) -> None:
@@ -68,6 +78,11 @@ class IndexedSegment:
         self.next_offset = self.base_offset  # the lowest that the next frame may start with
         self.durable_length = 0  # below it a sync has succeeded
         self.damaged: list[DamagedRange] = []  # what rebuilding the index found
+        self.stale = False  # the file has been replaced, and this object knows the old one
+        # For maintenance, in the loop thread: after how many checkpoints no slot takes it for the active one any more,
+        # and whether there is nothing to gain by writing it anew.
+        self.settled_at = 0
+        self.tidy = False
         self._files = files
         self._header: SegmentHeader | None = None
         self._index: SparseIndex | None = None
@@ -93,14 +108,23 @@ class IndexedSegment:
         return self._header
 
     def _other_header(self, error: CorruptionError) -> SegmentHeader:
-        copy = self._read_index_file()
+        path = str(self.path)
+        stored = self._read_index_file()
+        copy = None
+        with contextlib.suppress(CorruptionError):
+            if stored is not None:
+                copy = SegmentHeader.decode(stored.segment_header, path)
+                first = self._pread(MAX_FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES)
+                parse_frame_header(first, copy.salt, path=path, position=SEGMENT_HEADER_BYTES)
+                _logger.error("%s; its frames are read with the index's copy", error)
+                return copy
+        # No index, or that of the file which had this name before; or the first frame is damaged as well.
         try:
-            if copy is not None:
-                header = SegmentHeader.decode(copy.segment_header, str(self.path))
-            else:
-                header = rescue_header(self._pread, self.base_offset, str(self.path))
+            header = rescue_header(self._pread, self.base_offset, path)
         except CorruptionError:
-            raise error from None
+            if copy is None:
+                raise error from None
+            header = copy
         _logger.error("%s; its frames are read with %s", error, "the index's copy" if copy else "what the first proves")
         return header
 
@@ -117,10 +141,27 @@ class IndexedSegment:
         index = self.index
         if not isinstance(index.topics, TopicPostings):
             self._build_postings(index)
+        if self.stale:
+            return
         data = IndexFile(self.header.encode(), index).encode()
         replace_file(self._files.filesystem, self.path.with_suffix(INDEX_SUFFIX), data)
 
+    def drop_index(self) -> None:
+        """Forget the index: it is in its file, and what a reader needs of it comes back from there."""
+        with self._lock:
+            self._index = None
+
     # Bytes and frames.
+
+    def frames(self) -> Iterator[tuple[FrameHeader, bytes, RecordBatch]]:
+        """Yield (header, payload as it is stored, records) of every frame; CorruptionError at the first damage."""
+        index = self.index
+        for lost in self.damaged:
+            raise CorruptionError(str(self.path), lost.position, lost.reason)
+        for entry in range(len(index)):
+            for position, header, frame in self._frames(index, entry, _NO_OFFSET):
+                payload = frame[header.length :]
+                yield header, payload, self._batch(header, frame[: header.length], payload, position)
 
     def file_size(self) -> int:
         """Return the file's length, which is more than `length` if a write failed or a tail is torn."""
@@ -238,8 +279,7 @@ class IndexedSegment:
             if self.sealed and isinstance(postings, TopicPostings):
                 with contextlib.suppress(OSError):
                     self.write_index()
-                    with self._lock:
-                        self._index = None  # from now on they are read from the file, topic by topic
+                    self.drop_index()  # from now on they are read from the file, topic by topic
             return postings
 
     def _build_postings(self, index: SparseIndex) -> Postings:

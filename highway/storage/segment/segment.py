@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["INDEX_SUFFIX", "SEGMENT_SUFFIX", "Segment", "segment_path"]
 
 _ANY_OFFSET = 1 << 63
+_SMALL_BYTES = 4096  # of a frame; as many as share an entry of the index
 _PARKED_ENTRIES = 32  # below, an active segment's frames are read faster than an index file is written and read
 
 _logger = logging.getLogger(__name__)
@@ -61,13 +62,14 @@ def segment_path(directory: Path, base_offset: int) -> Path:
 class Segment(IndexedSegment):
     """See the module's text. Positions are bytes in the file, offsets number records."""
 
-    __slots__ = ("_held", "durable_offset", "stale", "suspect")
+    __slots__ = ("_held", "deleted", "durable_offset", "small_frames", "suspect")
 
     def __init__(self, path: Path, files: Descriptors) -> None:
         """Use `create`, `open_active` or `open_sealed`."""
         super().__init__(path, files)
         self.suspect = False  # a sync failed: what is above the durable length may not be what reads show
-        self.stale = False  # the file has been replaced, and this object knows the old one
+        self.deleted = False
+        self.small_frames = 0  # appended since it was opened
         self.durable_offset = self.base_offset  # the lowest that may stand behind that
         self._held = False  # unsynced: the descriptor must not be closed
 
@@ -160,6 +162,16 @@ class Segment(IndexedSegment):
         segment.suspect = not durable
         return segment
 
+    @classmethod
+    def rewritten(cls, old: Segment, files: Descriptors, header: SegmentHeader, index: SparseIndex) -> Segment:
+        """Return the sealed segment whose file has replaced the one of `old`."""
+        segment = cls(old.path, files)
+        segment.sealed = True
+        segment._header = header
+        segment._index = index
+        segment._take(index)
+        return segment
+
     # Appending.
 
     def append_frame(
@@ -207,6 +219,7 @@ class Segment(IndexedSegment):
         with self._lock:
             if self._index is not None:
                 self._index.add(parse_frame_header(head, salt), position, topics)
+            self.small_frames += len(payload) < _SMALL_BYTES
             self.length = position + len(head) + len(payload)
             self.next_offset = base_offset + count
         return position
@@ -269,8 +282,7 @@ class Segment(IndexedSegment):
             _logger.warning("%s: no index beside it: %s", self.path, error)
         self.sealed = True
         self._parked = False
-        with self._lock:
-            self._index = None  # what a reader needs of it comes back from the file; postings by the topic
+        self.drop_index()
 
     def park(self) -> None:
         """Keep the index of an active segment in a file, for a start after a clean stop; nothing depends on it."""
@@ -372,10 +384,20 @@ class Segment(IndexedSegment):
 
     # The end.
 
-    def retire(self) -> None:
-        """Make way for another file of this name: whoever reads from here on may be shown that one's bytes."""
-        self.stale = True
+    def make_way(self, successor: Path) -> None:
+        """Give this file's name to another file: whoever reads from here on may be shown that one's bytes.
+
+        FileNotFoundError: it has been deleted meanwhile, and so must the other be. The caller syncs the directory.
+        """
         with self._lock:
+            if self.deleted:
+                raise FileNotFoundError(f"{self.path} has been deleted")
+            self.stale = True
+            try:
+                self._files.filesystem.rename(successor, self.path)
+            except OSError:
+                self.stale = False
+                raise
             held, self._held = self._held, False
         if held:
             self._files.release(self.path)
@@ -393,7 +415,9 @@ class Segment(IndexedSegment):
         """Remove both files; the caller syncs the directory, once for many segments."""
         self.close()
         filesystem = self._files.filesystem
-        filesystem.unlink(self.path)
+        with self._lock:
+            self.deleted = True  # also what `make_way` has put there
+            filesystem.unlink(self.path)
         # An index without its segment is removed at the next open; the other way round one would only be rebuilt.
         with contextlib.suppress(FileNotFoundError):
             filesystem.unlink(self.path.with_suffix(INDEX_SUFFIX))
