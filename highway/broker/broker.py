@@ -360,13 +360,8 @@ class Broker:
     def leave_group(self, session: Session, name: bytes) -> Puts:
         """End a shared subscription; returns what has to be stored where the group ends with it."""
         group, _ = session.groups.pop(name)
-        for same, other in session.groups.values():
-            if (
-                same is group
-            ):  # `$share/g/a` and `$share/g/$replay/earliest/a` are one group: it stays by the other name
-                group.join(session, other)
-                return []
-        group.leave(session)
+        if not group.leave(session, name):
+            return []
         if group.members:
             group.wake()
             return []

@@ -45,12 +45,17 @@ MAX_PLANS = 4096
 
 
 class Member:
-    """One session in a group, with its own QoS and options; it stands in for a reader where packets are encoded."""
+    """One session in a group, with its own QoS and options; it stands in for a reader where packets are encoded.
 
-    __slots__ = ("addressed", "notice", "options", "pieces", "plans", "session", "subscription")
+    `$share/g/a` and `$share/g/$replay/earliest/a` are one group: `names` has the subscriptions of both, the last to join
+    last.
+    """
 
-    def __init__(self, session: Session, subscription: Subscription) -> None:
+    __slots__ = ("addressed", "names", "notice", "options", "pieces", "plans", "session", "subscription")
+
+    def __init__(self, session: Session, subscription: Subscription, names: dict[bytes, Subscription]) -> None:
         self.session = session
+        self.names = names
         self.subscription = subscription
         self.addressed = False
         self.options = NO_OPTIONS
@@ -139,14 +144,23 @@ class Group:
     def join(self, session: Session, subscription: Subscription) -> None:
         """Add a session, or give it new options."""
         before = self.members.get(session)
-        member = self.members[session] = Member(session, subscription)
+        names = {} if before is None else before.names
+        names.pop(subscription.name, None)
+        names[subscription.name] = subscription
+        member = self.members[session] = Member(session, subscription, names)
         if before is not None and before in self._online:
             self._online[self._online.index(before)] = member
 
-    def leave(self, session: Session) -> None:
-        """The session unsubscribed, or ended."""
+    def leave(self, session: Session, name: bytes) -> bool:
+        """The session unsubscribed, or ended; False if it stays, by another name."""
+        names = self.members[session].names
+        del names[name]
+        if names:
+            self.join(session, names[next(reversed(names))])
+            return False
         self.went_offline(session)
-        self.members.pop(session, None)
+        del self.members[session]
+        return True
 
     def came_online(self, session: Session) -> None:
         """A member can be given messages."""
