@@ -399,12 +399,18 @@ class Broker:
         if session.persistent:
             self.store(puts)
 
-    def read_failed(self, cursor: Cursor, error: StorageError) -> None:
-        """A read from disk failed for a reason that the log could not step over."""
-        client_id, log = cursor.reader.session.client_id, cursor.feed.log
-        where = (log.name, cursor.next_offset, error)
-        logger.error("log %s: can't read on from %d: %s", *where, extra=about(client=client_id))
-        self.scheduler.call_later(READ_RETRY_S, self.pump_later, cursor.reader.session)
+    def read_failed(self, cursor: Cursor | GroupCursor, error: StorageError) -> None:
+        """A read from disk failed for a reason that the log could not step over: it is asked again, but not at once."""
+        session, log = cursor.reader.session, cursor.feed.log
+        who = session.client_id if session is not None else cursor.reader.source.decode()
+        logger.error("log %s: can't read on from %d: %s", log.name, cursor.next_offset, error, extra=about(client=who))
+        cursor.loading = True
+
+        def go_on() -> None:
+            cursor.loading = False
+            self.pump_later(cursor.reader if isinstance(cursor.reader, Group) else cursor.reader.session)
+
+        self.scheduler.call_later(READ_RETRY_S, go_on)
 
     # What is stored by and by.
 

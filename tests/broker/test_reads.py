@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from highway.broker.delivery.reads import MAX_READS
+from highway.errors import StorageError
 from highway.storage import Durability
 from highway.storage.disk.pool import Pool
 from highway.storage.log import view
@@ -140,3 +141,25 @@ def test_turns_go_round_among_those_who_catch_up(rig):
         assert numbers(peer) == list(range(FRAMES * EACH))
     # Nobody is served for the third time before everybody was for the first: a turn ends when its time is used.
     assert set(order[: 2 * len(peers)]) == set(peers)
+
+
+@pytest.mark.parametrize("topic_filter", ["$replay/earliest/#", "$share/g/$replay/earliest/#"])
+def test_a_read_that_fails_is_tried_again_later_and_not_in_every_turn(rig, monkeypatch, topic_filter):
+    asked = []
+
+    def fail(_segments, offset, *_rest):
+        asked.append(offset)
+        raise StorageError("the disk is on holiday")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(view, "load_at", fail)
+        peer = rig.connect("r").send(packets.subscribe(1, (topic_filter, 0)))
+        for _ in range(50):
+            rig.broker.drained(peer.client)  # whatever pumps it
+            rig.settle()
+        assert len(asked) == 1
+        rig.advance(1.1)
+        assert len(asked) == 2
+    rig.advance(1.1)
+    assert numbers(peer) == list(range(FRAMES * EACH))
+    assert (rig.broker.reads.held, rig.broker.reads.waiting) == (0, 0)

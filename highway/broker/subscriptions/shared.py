@@ -383,7 +383,10 @@ class GroupCursor:
             self._returned = [other for other in self._returned if other != offset]
             if self._next_offset == offset:
                 self._next_offset = max(offset, self.feed.visible)
-        elif not isinstance(result, StorageError):
+        elif isinstance(result, StorageError):
+            self.reader.broker.read_failed(self, result)
+            return
+        else:
             self._loaded = result
         self.reader.wake()
 
