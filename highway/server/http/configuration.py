@@ -14,6 +14,7 @@ from aiohttp import web
 from highway.config.rendering import to_tree
 from highway.errors import CertificateError, ConfigError, HighwayError, ReloadRefusedError
 
+from .guards import is_over_tcp
 from .problems import Problem
 from .room import Room
 
@@ -88,8 +89,7 @@ class Configuration(Room):
 
 def only_owner(request: web.Request) -> None:
     """Refuse what didn't come through the unix socket, which only the broker's user can open."""
-    transport = request.transport
-    if transport is None or isinstance(transport.get_extra_info("sockname"), tuple):
+    if is_over_tcp(request):
         raise Problem(403, "only through the socket", "served on the socket in the data directory only")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from .guards import AUTHORISED
 from .room import Room
 
 __all__ = ["Health"]
@@ -22,11 +23,13 @@ class Health(Room):
     async def _livez(self, _: web.Request) -> web.Response:
         return web.Response(text="the loop turns\n")
 
-    async def _readyz(self, _: web.Request) -> web.Response:
+    async def _readyz(self, request: web.Request) -> web.Response:
         storage = self.broker.storage
         if not self.condition.listening:
             return web.Response(status=503, text="starting: not all listeners are open\n")
         if not storage.writable:
             return web.Response(status=503, text=f"read-only: {storage.fault}\n")
-        lines = ["ready", *(f"degraded: {item['text']}" for item in self.sampler.attention())]
+        lines = ["ready"]
+        if request[AUTHORISED]:
+            lines += [f"degraded: {item['text']}" for item in self.sampler.attention()]
         return web.Response(text="\n".join(lines) + "\n")

@@ -35,9 +35,10 @@ from highway.server.listening import listening_error
 from .configuration import Configuration
 from .dashboard import SECURITY_HEADERS, Dashboard
 from .events import Events
-from .guards import no_strangers
+from .guards import guard
 from .health import Health
 from .metrics import Metrics
+from .openapi import OpenApi
 from .overview import Overview
 from .problems import answer_problems
 from .records import Records
@@ -56,7 +57,17 @@ if TYPE_CHECKING:
 __all__ = ["ADMIN_SOCKET", "ROOMS", "HttpServer"]
 
 ADMIN_SOCKET = "admin.sock"
-ROOMS: tuple[type[Room], ...] = (Health, Metrics, Overview, Records, Sessions, Configuration, Events, Dashboard)
+ROOMS: tuple[type[Room], ...] = (
+    Health,
+    Metrics,
+    Overview,
+    Records,
+    Sessions,
+    Configuration,
+    Events,
+    OpenApi,
+    Dashboard,
+)
 
 
 class HttpServer:
@@ -69,9 +80,12 @@ class HttpServer:
         self._sampler = Sampler(broker, condition, loop)
         self._runner: web.AppRunner | None = None
 
-    async def start(self, socket_path: Path, address: tuple[str, int] | None) -> None:
-        """Serve on the unix socket and, if there is one, on the TCP address. HighwayError if that can't be had."""
-        app = web.Application(middlewares=[answer_problems, no_strangers])
+    async def start(self, socket_path: Path, address: tuple[str, int] | None, token: str | None = None) -> None:
+        """Serve on the unix socket and, if there is one, on the TCP address. HighwayError if that can't be had.
+
+        With a token, whoever comes over TCP has to show it; without one, only this machine may come.
+        """
+        app = web.Application(middlewares=[answer_problems, guard(token)])
         app.on_response_prepare.append(_add_headers)
         for room in ROOMS:
             app.add_routes(room(self._broker, self._loop, self._condition, self._sampler).routes())
