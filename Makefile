@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test check bench crash mutations clean
+.PHONY: run test check bench crash fuzz mutations clean
 
 run: $(VENV)/.installed ## Install and serve on 127.0.0.1:1883, data in ./highway-data
 	exec $(BIN)/highway serve
@@ -24,6 +24,10 @@ check: $(VENV)/.installed-test ## Lint, format and types
 CYCLES ?= 100
 crash: $(VENV)/.installed-test ## Kill the broker and cut its power under load, CYCLES times each; the latter needs root
 	$(BIN)/python -m tests.crash.campaign both $(CYCLES) $(SEED)
+
+DURATION ?= 300
+fuzz: $(VENV)/.installed-test ## Hostile packets against a running broker for DURATION seconds; SEED=... makes the same again
+	$(BIN)/python -m tests.fuzz.live $(DURATION) $(SEED)
 
 mutations: $(VENV)/.installed-test ## Take one safeguard out of the storage engine at a time: a test must see it
 	$(BIN)/python tests/crash/mutations.py
