@@ -16,6 +16,7 @@ from highway.broker.connections.lifecycle import Lifecycle
 from highway.broker.connections.wills import Wills
 from highway.broker.delivery import encoding, pumping
 from highway.broker.delivery.feed import LiveRun
+from highway.broker.delivery.gap_notices import send_gap_notice
 from highway.broker.delivery.reads import Reads
 from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, mark_publisher
 from highway.broker.publishing.requests import NO_REQUESTS, Producers, Requests
@@ -371,8 +372,8 @@ class Broker:
 
     def gap(self, cursor: Cursor | GroupCursor, from_offset: int, to_offset: int) -> None:
         """A cursor met offsets that are gone; what of them was ever a message is counted and reported."""
-        session, log = cursor.reader.session, cursor.feed.log
-        who = session.client_id if session is not None else cursor.reader.source.decode()
+        reader, log = cursor.reader, cursor.feed.log
+        who = reader.source.decode() if isinstance(reader, Group) else reader.session.client_id
         for gap in gaps_between(log, from_offset, to_offset):
             self.counters.gap_messages += gap.to_offset - gap.from_offset
             logger.warning(
@@ -380,9 +381,11 @@ class Broker:
                 *(log.name, gap.from_offset, gap.to_offset - 1, gap.reason),
                 extra=about(client=who),
             )
-            if session is not None:
-                session.note_missed(log.name, gap)
-                pumping.send_gap_notice(session, cursor, gap)
+            if isinstance(reader, Group):
+                reader.note_gap(log.name, gap)
+            else:
+                reader.session.note_missed(log.name, gap)
+                send_gap_notice(reader, log.name, gap)
 
     def replay_ended(self, cursor: Cursor) -> None:
         """A replay came to its `replay-until` in one log: a marker, and with the last log the subscription is gone."""

@@ -9,7 +9,7 @@ import pytest
 
 from highway.storage import Durability
 from tests.broker.rig import Peer, Rig
-from tests.harness import packets
+from tests.harness import packets, packets5
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,3 +78,51 @@ def test_a_batch_larger_than_the_cache_is_read_all_the_same(rig: Rig) -> None:
     drained(rig)
     reader = rig.connect("r").send(packets.subscribe(1, ("$replay/earliest/t", 0)))
     assert [message.payload for message in reader.messages()] == [bytes(1000)]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("came_back", [False, True])
+def test_a_group_hears_of_the_hole_from_the_member_that_gets_what_is_behind_it(
+    rig: Rig, version: int, *, came_back: bool
+) -> None:
+    publish(rig.connect("p"), b"one", b"two")
+    share = "$share/g/$replay/earliest/t"
+
+    def member(name: str) -> Peer:
+        if version == 5:
+            peer: Peer = rig.connect5(name)
+            return peer.send(packets5.subscribe(1, (share, 1)))
+        return rig.connect(name).send(packets.subscribe(1, (share, 1)))
+
+    first = None
+    if came_back:  # "one" and "two" are given to a member that ends, and go to the next
+        first = member("first")
+        assert len(first.messages()) == 2
+    kill(rig)
+    publish(rig.connect("p"), b"three")
+    drained(rig)
+    got = member("second").messages()
+    beyond = rig.storage.logs["b"].high_watermark - 1
+    assert [message.payload for message in got if message.topic == "t"] == [b"one", b"two", b"three"]
+    if version == 5:
+        expected = [("gap", f"2-{beyond - 1}"), ("gap-reason", "unclean-stop")]
+        assert [message.all("user_property") for message in got] == [[], [], expected]
+    else:
+        notice = {"from": 2, "to": beyond - 1, "reason": "unclean-stop"}
+        assert [json.loads(message.payload) for message in got if message.topic == "$gap/b"] == [notice]
+
+
+def test_a_gap_that_no_member_can_be_told_of_waits_for_one_who_can(rig: Rig) -> None:
+    publish(rig.connect("p"), b"one")
+    old = rig.connect("old", clean=False).send(packets.subscribe(1, ("$share/g/t", 0)))
+    kill(rig)
+    old = rig.connect("old", clean=False)
+    publish(rig.connect("p"), b"two")
+    drained(rig)
+    assert [message.payload for message in old.messages()] == [b"two"]
+    new = rig.connect5("new")
+    new.send(packets5.subscribe(1, ("$share/g/t", 0)))
+    old.send(packets.DISCONNECT)
+    publish(rig.connect("p"), b"three")
+    (message,) = new.messages()
+    assert message.all("user_property")[0] == ("gap", f"1-{rig.storage.logs['b'].high_watermark - 3}")

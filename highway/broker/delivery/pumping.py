@@ -9,17 +9,15 @@ Owner: the event loop.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from highway.broker.authorisation import Right
 from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, split_publisher
-from highway.broker.replay.options import user_property
 from highway.broker.sessions.inflight import RELEASED, Message
 from highway.broker.sessions.session_store import acknowledged_puts
 from highway.broker.subscriptions.shared import Group
 from highway.errors import StorageError
-from highway.mqtt import V5, PubrelPacket
+from highway.mqtt import PubrelPacket
 from highway.storage import Durability
 from highway.storage.segment.records import FLAG_QOS_MASK, FLAG_RETAIN
 
@@ -30,11 +28,11 @@ if TYPE_CHECKING:
     from highway.broker.sessions.session import Session
     from highway.broker.subscriptions.shared import GroupCursor
     from highway.broker.token_bucket import Rate
-    from highway.storage import Gap, RecordBatch
+    from highway.storage import RecordBatch
 
     from .cursor import Cursor
 
-__all__ = ["pump", "send_gap_notice"]
+__all__ = ["pump"]
 
 # Bytes that one session may send in one turn of the loop: 64 KiB keep a turn of ten busy sessions near a millisecond.
 TURN_BYTES = 64 * 1024
@@ -211,20 +209,3 @@ def _send_retained(session: Session) -> None:
         session.retained.popitem(last=False)
     elif session.rights is None or session.rights.may(Right.SUBSCRIBE, message.topic_name):
         session.send_message(message, snapshot.plan)
-
-
-def send_gap_notice(session: Session, cursor: Cursor | GroupCursor, gap: Gap) -> None:
-    """Tell a reader which offsets are gone: MQTT 5 with the next delivery, 3.1.1 on `$gap/<log>`.
-
-    An ordinary subscription of 3.1.1 asked for no such topic, and gets none.
-    """
-    reader = cursor.reader
-    if session.version == V5 and not isinstance(reader, Group):
-        reader.notice += user_property("gap", f"{gap.from_offset}-{gap.to_offset - 1}")
-        reader.notice += user_property("gap-reason", gap.reason)
-        return
-    if not reader.source:
-        return
-    value = {"from": gap.from_offset, "to": gap.to_offset - 1, "reason": gap.reason}
-    topic_name = b"$gap/" + cursor.feed.log.name.encode()
-    session.send(Message(topic_name, json.dumps(value).encode(), 0, False, b"").encode(session.version, 0), 1)

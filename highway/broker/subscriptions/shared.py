@@ -8,7 +8,8 @@ lives, it is completed with that member: 5.0 [MQTT-4.8.2-4].
     $share/<name>/<filter>                   the group starts now
     $share/<name>/$replay/<from>/<filter>    the group starts there; who joins later does not rewind it
 
-Groups read from the log in every state, so that a slow group costs no memory either.
+Groups read from the log in every state, so that a slow group costs no memory either. What of the log is gone is told
+to the first member that can be told and takes a message behind it.
 
 Owner: the event loop.
 """
@@ -16,17 +17,19 @@ Owner: the event loop.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from typing import TYPE_CHECKING
 
 from highway.broker.authorisation import Right, right_to_read
 from highway.broker.delivery import encoding, message_expiry
+from highway.broker.delivery.gap_notices import gap_properties, send_gap_packet
 from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, split_publisher
 from highway.broker.remembered import Remembered
 from highway.broker.replay.options import NO_OPTIONS
 from highway.broker.sessions.inflight import SENT_1
 from highway.broker.sessions.session import Session, Subscription
 from highway.errors import OffsetNotFoundError, StorageError
-from highway.mqtt import PACKET_IDS
+from highway.mqtt import PACKET_IDS, V5
 from highway.mqtt.topics import matches
 
 if TYPE_CHECKING:
@@ -35,13 +38,14 @@ if TYPE_CHECKING:
     from highway.broker.broker import Broker
     from highway.broker.delivery.feed import Feed
     from highway.broker.sessions.inflight import Message
-    from highway.storage import Record, RecordBatch
+    from highway.storage import Gap, Record, RecordBatch
 
 __all__ = ["Group", "GroupCursor", "Member", "return_unacknowledged"]
 
 # Records that a group hands out in one turn of the loop.
 TURN_RECORDS = 1024
 MAX_PLANS = 4096
+MAX_GAPS = 20  # that wait for a member who can be told; each was logged when it was met
 
 
 class Member:
@@ -102,6 +106,7 @@ class Group:
         self._turn = 0  # index of the member that comes next: the first that joined, then one after the other
         self._online: list[Member] = []
         self._matching: Remembered[bool] = Remembered(MAX_PLANS)
+        self._gaps: deque[tuple[str, Gap]] = deque(maxlen=MAX_GAPS)
 
     def __repr__(self) -> str:
         return f"<Group {self.source!r} {len(self._online)} of {len(self.members)} online>"
@@ -239,6 +244,21 @@ class Group:
             verdict = self._matching.remember(topic_name, matches(self.topic_filter, topic_name))
         return verdict
 
+    def note_gap(self, log: str, gap: Gap) -> None:
+        """Tell a member of messages that are gone, when one takes what comes behind them."""
+        self._gaps.append((log, gap))
+
+    def _tell_gaps(self, member: Member) -> None:
+        session = member.session
+        if session.version == V5:
+            member.notice = b"".join(gap_properties(gap) for _, gap in self._gaps)
+        elif b"/$replay/" in member.subscription.name:
+            for log, gap in self._gaps:
+                send_gap_packet(session, log, gap)
+        else:
+            return
+        self._gaps.clear()
+
     def give(self, cursor: GroupCursor, record: Record) -> bool:
         """Give a record to the member whose turn it is; False where none can take it now."""
         offset, flags, stored_ms, topic_name, properties, _ = record
@@ -257,6 +277,8 @@ class Group:
         qos = min(flags & 3, plan.qos)  # 5.0 [MQTT-4.8.2-3]
         inflight = member.session.inflight
         ids: Sequence[int] = inflight.free_ids(1) if qos else ()
+        if self._gaps:
+            self._tell_gaps(member)
         packet = encoding.encode_packet(member, plan, record, properties, qos, PACKET_IDS[ids[0]] if qos else b"")
         if packet:
             if qos:
@@ -345,6 +367,9 @@ class GroupCursor:
             batch = self._batch(offset)
             if batch is None:
                 break
+            if batch.base_offset > offset:
+                self._step_over(offset, min(batch.base_offset, self.feed.visible))
+                continue
             if returned:
                 if not self._give_back(batch, offset):
                     break
@@ -361,10 +386,24 @@ class GroupCursor:
         """Step over what retention took."""
         start = self.feed.log.log_start_offset
         while self._returned and self._returned[0] < start:
-            del self._returned[0]
+            first = self._returned.pop(0)
+            end = first + 1
+            while self._returned and self._returned[0] == end < start:
+                del self._returned[0]
+                end += 1
+            self.reader.broker.gap(self, first, end)
         if not self.live and self._next_offset < start:
             self.reader.broker.gap(self, self._next_offset, start)
             self._next_offset = start
+
+    def _step_over(self, offset: int, end: int) -> None:
+        """There is nothing in [offset, end) any more, which is what comes next or came back."""
+        if self._returned and self._returned[0] == offset:
+            del self._returned[0]
+            end = offset + 1
+        else:
+            self._next_offset = end
+        self.reader.broker.gap(self, offset, end)
 
     def _batch(self, offset: int) -> RecordBatch | None:
         """The batch at or after `offset`; None while the disk is asked."""
@@ -380,9 +419,7 @@ class GroupCursor:
     def _load_done(self, offset: int, result: RecordBatch | StorageError) -> None:
         self.loading = False
         if isinstance(result, OffsetNotFoundError):
-            self._returned = [other for other in self._returned if other != offset]
-            if self._next_offset == offset:
-                self._next_offset = max(offset, self.feed.visible)
+            self._step_over(offset, max(offset, self.feed.visible))
         elif isinstance(result, StorageError):
             self.reader.broker.read_failed(self, result)
             return
