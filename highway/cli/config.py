@@ -11,10 +11,12 @@ from highway.cli.admin import DEFAULT_DATA_DIR, ask
 from highway.cli.exits import CommandError, Exit
 from highway.cli.reload import print_plan
 from highway.config import load_settings
-from highway.config.loading import shipped_text
+from highway.config.loading import load_document, shipped_text
+from highway.config.origins import annotated_yaml, origins
 from highway.config.plan import make_plan
+from highway.config.problems import render_path
 from highway.config.rendering import to_tree, to_yaml
-from highway.config.schema import json_schema
+from highway.config.schema import json_schema, topics_json_schema
 from highway.errors import ConfigError
 
 __all__ = ["config"]
@@ -38,7 +40,16 @@ def config() -> None:
 def check(file: Path | None, *, as_json: bool) -> int:
     """Say whether FILE is valid; every problem as `file:line:column: key: what is wrong`.
 
-    Exit code 2 when it is not. Warnings are about what is allowed and probably not meant.
+    The files that it names are looked at as well: topic entries, conf.d/, passwords, certificates. Warnings are about
+    what is allowed and probably not meant, such as a topic entry that can never decide.
+
+    \b
+    Exit codes: 0 valid, also with warnings, 2 wrong.
+
+    \b
+    Examples:
+      highway config check highway.yaml
+      highway config check --json highway.yaml
     """
     try:
         settings = load_settings(file)
@@ -60,13 +71,30 @@ def check(file: Path | None, *, as_json: bool) -> int:
 
 @config.command()
 @_file
+@click.option("--effective", is_flag=True, help="Say of each value where it came from.")
 @_json
-def show(file: Path | None, *, as_json: bool) -> None:
-    """Print the configuration that FILE and the environment come to, with every default said.
+def show(file: Path | None, *, effective: bool, as_json: bool) -> None:
+    """Print the configuration that FILE, its conf.d/ and the environment come to, with every default said.
 
-    The output is a valid configuration file.
+    The output is a valid configuration file, also with --effective: then a comment behind each value has its origin,
+    which is a place in a file (file:line:column), a variable of the environment, or the default.
+
+    \b
+    Exit codes: 0, or 2 when the configuration is wrong.
+
+    \b
+    Examples:
+      highway config show highway.yaml > whole.yaml
+      highway config show --effective /etc/highway/highway.yaml
     """
-    settings = load_settings(file)
+    settings, document = load_document(file)
+    if effective:
+        if not as_json:
+            click.echo(annotated_yaml(settings, document), nl=False)
+            return
+        found = [(render_path(path), value, origin) for path, value, origin in origins(settings, document)]
+        click.echo(json.dumps({key: {"value": value, "origin": origin} for key, value, origin in found}, indent=2))
+        return
     click.echo(json.dumps(to_tree(settings), indent=2) if as_json else to_yaml(settings), nl=as_json)
 
 
@@ -106,18 +134,33 @@ def diff(file: Path | None, against: Path | None, data_dir: Path | None, *, as_j
 
 
 @config.command()
-def schema() -> None:
-    """Print the JSON schema of the configuration file, for editors."""
-    click.echo(json.dumps(json_schema(), indent=2))
+@click.option("--topics", is_flag=True, help="The schema of a file that holds the list of topic entries.")
+def schema(*, topics: bool) -> None:
+    """Print the JSON schema of the configuration file, for editors.
+
+    The shipped files name it in their first line (yaml-language-server), so that editors complete and check the keys as
+    they are typed. It knows single values; `highway config check` also sees what they mean together.
+
+    \b
+    Examples:
+      highway config schema > highway.schema.json
+      highway config schema --topics > topics.schema.json
+    """
+    click.echo(json.dumps(topics_json_schema() if topics else json_schema(), indent=2))
 
 
 @config.command()
 @click.argument("directory", default=".", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--force", is_flag=True, help="Overwrite files that are there.")
 def init(directory: Path, *, force: bool) -> None:
-    """Write highway.yaml, topics.yaml and highway.schema.json, with every key explained, to DIRECTORY."""
+    """Write highway.yaml and topics.yaml, with every key explained, and their schemas for editors to DIRECTORY.
+
+    \b
+    Exit codes: 0, or 1 when a file is there already, which --force overwrites, or can't be written.
+    """
     texts = {name: shipped_text(name) for name in ("highway.yaml", "topics.yaml")}
     texts["highway.schema.json"] = json.dumps(json_schema(), indent=2) + "\n"
+    texts["topics.schema.json"] = json.dumps(topics_json_schema(), indent=2) + "\n"
     present = [name for name in texts if (directory / name).exists()]
     if present and not force:
         raise CommandError(f"{', '.join(present)} would be overwritten in {directory}; --force does that")

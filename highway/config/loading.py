@@ -1,4 +1,4 @@
-"""`load_settings`: file, environment and command line -> `Settings`, or one ConfigError with every problem.
+"""`load_settings`: file, conf.d/, environment and command line -> `Settings`, or one ConfigError with every problem.
 
 What is later in that list wins. Nothing here has an effect outside: a configuration can be read to be looked at.
 """
@@ -6,7 +6,7 @@ What is later in that list wins. Nothing here has an effect outside: a configura
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from highway.config.access import read_access
 from highway.config.conversion import to_settings
+from highway.config.drop_ins import FOLDER, drop_ins, lay_over
 from highway.config.environment import apply_environment
 from highway.config.explain import add_model_problems
 from highway.config.listeners import check_listeners, parse_address
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from highway.config.models import Settings
 
-__all__ = ["BUILT_IN", "Overrides", "Source", "load_settings", "shipped_text"]
+__all__ = ["BUILT_IN", "Overrides", "Source", "load_document", "load_settings", "shipped_text"]
 
 # Stands in marks and messages where no file was named.
 BUILT_IN = "built-in configuration"
@@ -69,6 +70,7 @@ class _Reading:
     document: Document
     folder: Path  # where relative paths of the file start
     warnings: list[Problem] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)  # that were read, or looked for
 
     def fail_if_wrong(self) -> None:
         if self.document.problems:
@@ -82,11 +84,20 @@ def load_settings(
 
     Raises ConfigError with every problem that can be found, each as `file:line:column: key.path: what is wrong`.
     """
+    return load_document(path, environ=environ, overrides=overrides)[0]
+
+
+def load_document(
+    path: Path | None = None, *, environ: Mapping[str, str] | None = None, overrides: Overrides | None = None
+) -> tuple[Settings, Document]:
+    """The same, and the document that says where each value came from."""
     reading = _read_file(path)
-    _include_topics(reading)
+    _include_topics(reading, reading.document)
+    if path is not None:
+        _lay_over_drop_ins(reading, path)
     apply_environment(reading.document, os.environ if environ is None else environ)
     _apply_overrides(reading, overrides or Overrides())
-    _include_topics(reading)  # the environment may have named another file
+    _include_topics(reading, reading.document)  # the environment may have named another file
     tree: dict[str, Any] = reading.document.value  # type: ignore[assignment]  # _read_file made sure
     model = ConfigFile()
     try:
@@ -98,7 +109,8 @@ def load_settings(
     reading.warnings += check_topic_entries(reading.document, tree.get("topics"), unmatched=tree.get("unmatched"))
     auth = read_access(reading.document, tree, reading.folder, model.auth)
     reading.fail_if_wrong()
-    return to_settings(model, reading.document, reading.folder, reading.warnings, auth)
+    settings = to_settings(model, reading.document, reading.folder, reading.warnings, auth)
+    return replace(settings, files=tuple(reading.files)), reading.document
 
 
 def shipped_text(name: str) -> str:
@@ -116,7 +128,7 @@ def _read_file(path: Path | None) -> _Reading:
         document.marks[()] = Mark(BUILT_IN)
         return _Reading(document, Path())
     reading = _Reading(Document(), path.parent)
-    text = _read_text(path, Mark(str(path)), (), reading.document)
+    text = _read_text(path, Mark(str(path)), (), reading.document, reading.files)
     reading.fail_if_wrong()
     reading.document = load_yaml(text, str(path))
     if not isinstance(reading.document.value, dict):
@@ -126,8 +138,30 @@ def _read_file(path: Path | None) -> _Reading:
     return reading
 
 
-def _read_text(path: Path, mark: Mark, key: KeyPath, document: Document) -> str:
+def _lay_over_drop_ins(reading: _Reading, path: Path) -> None:
+    """Lay the files of conf.d over the document."""
+    document = reading.document
+    reading.files.append(path.parent / FOLDER)
+    try:
+        found = drop_ins(path)
+    except OSError as error:
+        document.add((), f"can't be read: {error.strerror or error}", Mark(str(path.parent / FOLDER)))
+        return
+    for file in found:
+        faults = len(document.problems)
+        text = _read_text(file, Mark(str(file)), (), document, reading.files)
+        if len(document.problems) > faults:
+            continue
+        part = load_yaml(text, str(file))
+        if not isinstance(part.value, dict) and not part.problems:
+            part.add((), "keys such as `listeners:` are wanted here, not a list or a single value")
+        _include_topics(reading, part)
+        lay_over(document, part)
+
+
+def _read_text(path: Path, mark: Mark, key: KeyPath, document: Document, files: list[Path]) -> str:
     """The text of the file at `path`; "" after a problem, which `mark` and `key` place."""
+    files.append(path)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -169,17 +203,16 @@ def _address(reading: _Reading, option: str, text: str) -> dict[str, Any] | None
     return dict(zip(("bind", "port"), address, strict=True))
 
 
-def _include_topics(reading: _Reading) -> None:
-    """Put the list in place of the file name, where `topics` names a file."""
-    tree: dict[str, Any] = reading.document.value  # type: ignore[assignment]  # _read_file made sure
-    name = tree.get("topics")
-    if not isinstance(name, str):
+def _include_topics(reading: _Reading, document: Document) -> None:
+    """Put the list in place of the file name, where `topics` of `document` names a file."""
+    tree = document.value
+    name = tree.get("topics") if isinstance(tree, dict) else None
+    if not isinstance(tree, dict) or not isinstance(name, str):
         return
-    document = reading.document
     path = reading.folder / name
     tree["topics"] = []
     faults = len(document.problems)
-    text = _read_text(path, document.mark_of(("topics",)) or Mark(BUILT_IN), ("topics",), document)
+    text = _read_text(path, document.mark_of(("topics",)) or Mark(BUILT_IN), ("topics",), document, reading.files)
     if len(document.problems) > faults:
         return
     part = load_yaml(text, str(path), ("topics",))

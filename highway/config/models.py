@@ -84,3 +84,4 @@ class Settings:
     http: tuple[str, int] | None = None  # address and port of the HTTP API beside the unix socket
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     warnings: tuple[str, ...] = ()
+    files: tuple[Path, ...] = field(default=(), compare=False)  # that it was read from

@@ -39,6 +39,7 @@ __all__ = [
     "TlsSection",
     "TopicSection",
     "json_schema",
+    "topics_json_schema",
 ]
 
 # Names of logs become folders, names of listeners become parts of environment variables.
@@ -356,3 +357,13 @@ def json_schema() -> dict[str, Any]:
             if value.get("default") in ("", ()):
                 del value["default"]  # stands for a key that is not there, and would be none of its values
     return schema
+
+
+def topics_json_schema() -> dict[str, Any]:
+    """The JSON schema of a file that holds the list of topic entries, beside the other."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "description": "Topic entries of Highway; the first that matches a topic decides.",
+        "type": "array",
+        "items": {"$ref": "highway.schema.json#/$defs/TopicSection"},
+    }

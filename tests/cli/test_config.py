@@ -78,12 +78,38 @@ def test_schema_is_the_shipped_one(highway):
     assert json.loads(highway("config", "schema").out) == json.loads((ROOT / "config/highway.schema.json").read_text())
 
 
+def test_show_effective_says_where_each_value_came_from(highway, tmp_path, monkeypatch):
+    (tmp_path / "c.yaml").write_text("limits: {max_inflight: 5}\n")
+    monkeypatch.setenv("HIGHWAY__LOGGING__LEVEL", "debug")
+    ran = highway("config", "show", "--effective", "c.yaml")
+    assert ran.code == 0
+    assert "  max_inflight: 5" in ran.out
+    assert next(line for line in ran.out.splitlines() if "max_inflight" in line).endswith("# c.yaml:1:10")
+    found = json.loads(highway("config", "show", "--effective", "--json", "c.yaml").out)
+    assert found["logging.level"] == {"value": "debug", "origin": "environment HIGHWAY__LOGGING__LEVEL"}
+    assert found["limits.max_connections"]["origin"] == "default"
+
+
+def test_diff_of_two_files_needs_no_broker(highway, tmp_path):
+    (tmp_path / "a.yaml").write_text("topics: [{topic: a, log: x, durability: SAFE}]\n")
+    (tmp_path / "b.yaml").write_text("topics: [{topic: a, log: x, durability: FAST}]\n")
+    expected = "topics.x: durability SAFE -> FAST for new appends\n"
+    assert highway("config", "diff", "b.yaml", "--against", "a.yaml") == (0, expected, "")
+    assert highway("config", "diff", "a.yaml", "--against", "a.yaml") == (0, "", "nothing would change\n")
+    ran = highway("config", "diff", "--json", "b.yaml", "--against", "a.yaml")
+    assert json.loads(ran.out)["changes"][0]["key"] == "topics.x"
+    ran = highway("config", "diff", "a.yaml")
+    assert (ran.code, ran.out) == (Exit.FAILURE, "")
+    assert "no broker runs on" in ran.err
+
+
 def test_init_writes_files_that_check_out_and_overwrites_only_when_told(highway, tmp_path):
     ran = highway("config", "init", "etc")
     assert ran.code == 0
     assert sorted(path.name for path in (tmp_path / "etc").iterdir()) == [
         "highway.schema.json",
         "highway.yaml",
+        "topics.schema.json",
         "topics.yaml",
     ]
     assert (tmp_path / "etc/highway.yaml").read_text() == (ROOT / "config/highway.yaml").read_text()
@@ -92,7 +118,7 @@ def test_init_writes_files_that_check_out_and_overwrites_only_when_told(highway,
     (tmp_path / "etc/topics.yaml").write_text("[]\n")
     ran = highway("config", "init", "etc")
     assert ran.code == Exit.FAILURE
-    assert "topics.yaml, highway.schema.json would be overwritten in etc; --force does that" in ran.err
+    assert "topics.schema.json would be overwritten in etc; --force does that" in ran.err
     assert (tmp_path / "etc/topics.yaml").read_text() == "[]\n"
     assert highway("config", "init", "--force", "etc").code == 0
     assert (tmp_path / "etc/topics.yaml").read_text() == (ROOT / "config/topics.yaml").read_text()

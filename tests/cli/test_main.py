@@ -80,7 +80,7 @@ def test_error_becomes_a_sentence_and_an_exit_code(error, code, highway, monkeyp
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("highway.cli.config.load_settings", fail)
+    monkeypatch.setattr("highway.cli.config.load_document", fail)
     ran = highway("config", "show")
     assert (ran.code, ran.out) == (code, "")
     assert str(error) in ran.err
@@ -91,7 +91,7 @@ def test_command_error_carries_its_exit_code(highway, monkeypatch):
     def fail(*_, **__):
         raise CommandError("too late", Exit.TIME_OUT)
 
-    monkeypatch.setattr("highway.cli.config.load_settings", fail)
+    monkeypatch.setattr("highway.cli.config.load_document", fail)
     assert highway("config", "show") == (Exit.TIME_OUT, "", "Error: too late\n")
 
 
@@ -99,7 +99,7 @@ def test_interrupt_ends_without_a_traceback(highway, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("highway.cli.config.load_settings", interrupt)
+    monkeypatch.setattr("highway.cli.config.load_document", interrupt)
     ran = highway("config", "show")
     assert (ran.code, ran.out) == (Exit.FAILURE, "")
     assert ran.err.strip() == "highway: interrupted"

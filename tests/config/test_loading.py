@@ -7,14 +7,15 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import referencing
 import yaml
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from highway.broker.settings import BrokerSettings, TopicEntry
 from highway.config.loading import Overrides, load_settings, shipped_text
 from highway.config.models import Listener
 from highway.config.rendering import to_tree, to_yaml
-from highway.config.schema import ConfigFile, LogKeys, json_schema
+from highway.config.schema import ConfigFile, LogKeys, json_schema, topics_json_schema
 from highway.errors import ConfigError
 from highway.log_lines import LoggingSettings
 from highway.storage.settings import Durability, LogSettings, StorageSettings
@@ -444,6 +445,27 @@ def test_shipped_files_are_valid_and_say_the_defaults():
 def test_schema_file_is_in_step_with_the_models():
     written = (ROOT / "config" / "highway.schema.json").read_text()
     assert json.loads(written) == json_schema(), "run: highway config schema > config/highway.schema.json"
+    written = (ROOT / "config" / "topics.schema.json").read_text()
+    assert json.loads(written) == topics_json_schema(), (
+        "run: highway config schema --topics > config/topics.schema.json"
+    )
+
+
+@pytest.mark.parametrize("name", ["highway", "topics"])
+def test_shipped_files_name_their_schema_for_editors(name):
+    first = shipped_text(f"{name}.yaml").splitlines()[0]
+    assert first == f"# yaml-language-server: $schema={name}.schema.json"
+    assert (ROOT / "config" / f"{name}.schema.json").exists()
+
+
+def test_schema_of_the_topic_file_takes_the_shipped_one_and_refuses_mistakes():
+    resource = referencing.Resource.from_contents(json_schema())
+    registry = referencing.Registry().with_resource("highway.schema.json", resource)
+    validator = jsonschema.Draft202012Validator(topics_json_schema(), registry=registry)
+    entries = yaml.safe_load(shipped_text("topics.yaml"))
+    assert list(validator.iter_errors(entries)) == []
+    assert list(validator.iter_errors([{**entries[0], "retenton": "7d"}])) != []
+    assert list(validator.iter_errors([{**entries[0], "retention": 7}])) != []
 
 
 def test_schema_takes_the_shipped_file_and_refuses_mistakes():
@@ -473,6 +495,7 @@ SHIPPED = shipped_text("highway.yaml").replace("topics: topics.yaml", "topics:\n
 BARE = "\n".join(line for line in SHIPPED.splitlines() if line.strip() and not line.lstrip().startswith("#")) + "\n"
 
 
+@settings(deadline=None)  # a busy machine is no fault of the loader's
 @given(data=st.data())
 def test_damaged_file_is_taken_or_refused_and_nothing_else(data, tmp_path_factory):
     text = BARE
