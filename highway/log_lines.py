@@ -172,7 +172,7 @@ class LogLines(logging.Handler):
             elif len(self._faults) >= MAX_FAULTS:
                 oldest = self._faults.pop(next(iter(self._faults)))
                 overdue = [oldest] if oldest.repeated else []
-            self._faults[key] = _Fault(record, now)
+            self._faults[key] = _Fault(_kept(record), now)
             return overdue
 
     def flush_repeated(self, *, everything: bool = False) -> None:
@@ -186,8 +186,7 @@ class LogLines(logging.Handler):
                 self._write_again(fault)
 
     def _write_again(self, fault: _Fault) -> None:
-        again = logging.makeLogRecord({**fault.record.__dict__, "created": time.time(), "exc_info": None})
-        again.exc_text = None
+        again = logging.makeLogRecord({**fault.record.__dict__, "created": time.time()})
         again.repeated = fault.repeated
         super().handle(again)
 
@@ -199,6 +198,12 @@ class LogLines(logging.Handler):
             pass  # nobody reads standard error any more: no reason to stop serving
         except Exception:  # noqa: BLE001  a line that can't be made must not end what it is about
             self.handleError(record)
+
+
+def _kept(record: logging.LogRecord) -> logging.LogRecord:
+    """What is remembered of a line: its words, and not the errors they were made of, with every frame that those hold."""
+    lighter = {"msg": record.getMessage(), "args": (), "exc_info": None, "exc_text": None}
+    return logging.makeLogRecord({**record.__dict__, **lighter})
 
 
 def _key(record: logging.LogRecord) -> tuple[str, ...] | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import logging
+import weakref
 
 import pytest
 
@@ -160,3 +162,24 @@ def test_a_stream_that_is_gone_ends_nothing(tell):
     told.stream.close()
     told.logger.error("said to nobody")
     assert told.stream.closed
+
+
+def test_what_is_remembered_of_a_line_holds_nothing_that_it_was_made_of(tell):
+    class Payload:
+        pass
+
+    def fail():
+        payload = Payload()
+        kept.append(weakref.ref(payload))
+        raise ValueError("too large")
+
+    told, kept = tell(), []
+    for level in (logging.WARNING, logging.ERROR):
+        try:
+            fail()
+        except ValueError as error:
+            told.logger.log(
+                level, "closed: %s", error, extra=about(client=f"c{level}"), exc_info=level > logging.WARNING
+            )
+    gc.collect()
+    assert [reference() for reference in kept] == [None, None]

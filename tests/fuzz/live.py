@@ -49,9 +49,9 @@ SETTINGS = {
         "connect_rate_per_address": "unlimited",
         "connect_timeout": "5s",
     },
-    "memory_budget": "16MiB",
-    "defaults": {"retention_bytes": "16MiB", "segment_bytes": "2MiB"},
-    "storage": {"cache_bytes": "8MiB"},
+    "memory_budget": "4MiB",
+    "defaults": {"retention_bytes": "8MiB", "segment_bytes": "1MiB"},
+    "storage": {"cache_bytes": "2MiB"},
 }
 ALL = ["publish", "subscribe", "replay", "fetch"]
 
@@ -75,12 +75,18 @@ class Outcome:
         third = max(1, len(self.rss) // 3)
         return statistics.median(self.rss[part * third : (part + 1) * third] or self.rss[-1:]) / MIB
 
+    @property
+    def rss_series(self) -> str:
+        """Twelve values over the whole run, in MiB."""
+        step = max(1, len(self.rss) // 12)
+        return " ".join(f"{value / MIB:.0f}" for value in self.rss[::step])
+
     def __str__(self) -> str:
         return (
             f"seed {self.seed}: {self.packets:,} packets on {self.connections:,} connections, "
             f"{self.bytes_received:,} bytes came back; {self.honest:,} honest messages, the slowest took "
             f"{self.worst_s * 1000:.0f} ms; {self.secrets_written:,} secrets; RSS {self.rss_of(0):.0f} -> "
-            f"{self.rss_of(1):.0f} -> {self.rss_of(2):.0f} MiB; faults: {self.faults or 'none'}"
+            f"{self.rss_of(1):.0f} -> {self.rss_of(2):.0f} MiB ({self.rss_series}); faults: {self.faults or 'none'}"
         )
 
 
