@@ -22,6 +22,7 @@ _CODECS = {0: "none", 1: "zstd"}
 
 
 _COMMANDS = {
+    "compact": ("highway.cli.log_compact", "compact"),
     "dump": ("highway.cli.log_dump", "dump"),
     "gaps": ("highway.cli.log_check", "gaps"),
     "repair": ("highway.cli.log_check", "repair"),

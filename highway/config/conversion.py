@@ -39,7 +39,11 @@ def to_settings(
     logs: list[LogSettings] = []
     entries: list[TopicEntry] = []
     for topic in model.topics:
-        log = replace(defaults, name=topic.log or log_name(topic.topic), **_log_values(topic))
+        values = _log_values(topic)
+        log = replace(defaults, name=topic.log or log_name(topic.topic), **values)
+        if log.cleanup == "compact":
+            # The only message of a topic is not to go because others may: what `defaults` say is meant for those.
+            log = replace(log, retention_ms=values.get("retention_ms"), retention_bytes=values.get("retention_bytes"))
         logs.append(log)
         entries.append(TopicEntry(topic.topic.encode(), log.name, log.delay_ms, log.per_topic, log.max_logs))
     found = [*warnings, *_retention_warnings(document, logs), *acl_warnings(document, model.auth)]
@@ -54,6 +58,7 @@ def to_settings(
                 retention_ms=_OTHER_RETENTION_MS,
                 retention_bytes=_OTHER_RETENTION_BYTES,
                 delay_ms=0,
+                cleanup="delete",
                 per_topic=False,
             )
         )

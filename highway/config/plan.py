@@ -33,6 +33,7 @@ _TOPIC_EFFECTS = {
     "flush_bytes": "for new frames",
     "compression": "for new frames",
     "compression_level": "for new frames",
+    "cleanup": "within a minute; compact deletes what a newer message of the same topic replaces",
     "on_corruption": "from the next start on",
     "topic": "from the next message on; what is stored stays",
 }

@@ -92,6 +92,7 @@ def _log(log: LogSettings) -> dict[str, Any]:
         "compression_level": log.compression_level,
         "verify": log.verify,
         "on_corruption": log.on_corruption,
+        "cleanup": log.cleanup,
         "per_topic": log.per_topic,
         "max_logs": log.max_logs,
     }

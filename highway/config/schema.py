@@ -200,8 +200,6 @@ class LoggingSection(Section):
 class LogKeys(Section):
     """What can be set for each log, and under `defaults` for all of them."""
 
-    LATER = frozenset({"cleanup"})
-
     durability: Literal["FAST", "BALANCED", "SAFE"] = Field(
         "BALANCED",
         description="When a message is acknowledged: in memory, written to the journal, or synced and read back.",
@@ -237,6 +235,11 @@ class LogKeys(Section):
     )
     on_corruption: Literal["gap", "refuse"] = Field(
         _LOG.on_corruption, description="A damaged range is reported as a gap, or keeps the log from opening."
+    )
+    cleanup: Literal["delete", "compact"] = Field(
+        _LOG.cleanup,
+        description="delete: by age and size; compact: the newest message of each topic is kept, and retention is "
+        "unlimited unless the entry sets it.",
     )
     per_topic: bool = Field(
         default=_LOG.per_topic, description="Each topic that matches has a log of its own, named <log>/<topic>."

@@ -114,7 +114,7 @@ class Storage:
         self._checkpointer = self._make_checkpointer(recovered, clock)
         self._reaper = Reaper(filesystem, self._pool, self._checkpointer, self._time, settings.max_bytes)
         self._reaper.logs = self.logs.values()
-        self._maintainer = Maintainer(
+        self.maintainer = Maintainer(
             self._reaper.logs,
             files,
             self._cache,
@@ -463,10 +463,6 @@ class Storage:
         """Apply retention now."""
         self._reaper.run()
 
-    def maintain(self) -> None:
-        """Look now for segments to write anew: small frames, logs to compact. It goes on by itself, at its rate."""
-        self._maintainer.begin_round()
-
     def plan_retention(
         self, logs: Sequence[LogSettings], done: Callable[[dict[str, Deletion]], None], *, only_new: bool = False
     ) -> None:
@@ -523,7 +519,7 @@ class Storage:
         if not self.closed:
             self._scheduler.call_later(self.settings.reaper_interval_ms / 1000, self._reap)
             self._reaper.run()
-            self._maintainer.begin_round()
+            self.maintainer.begin_round()
 
     def settle(self) -> None:
         """Do everything that is wanted, in this thread, until nothing is left. Only with `threads=False`."""
@@ -543,9 +539,9 @@ class Storage:
         if self.closed:
             return
         committer = self._committer
-        self._maintainer.closed = True
-        self._drive(lambda: not (self._checkpointer.running or self._reaper.running or self._maintainer.stepping))
-        self._maintainer.close()
+        self.maintainer.closed = True
+        self._drive(lambda: not (self._checkpointer.running or self._reaper.running or self.maintainer.stepping))
+        self.maintainer.close()
         if committer.stalled:
             self._write_stalled()
         if not self._failed:

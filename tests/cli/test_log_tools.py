@@ -385,3 +385,55 @@ def test_a_bar_of_bytes_only_where_somebody_sees_it(highway, data, monkeypatch):
     ran = highway("log", "verify")
     assert ran.code == 0
     assert ran.out.splitlines()[-1].endswith("intact")
+
+
+# compact
+
+
+def test_compact_says_what_it_would_do_and_does_nothing(highway, data):
+    before = contents(data)
+    ran = highway("log", "compact", "telemetry")
+    assert (ran.code, ran.err) == (0, "")
+    line, last = ran.out.splitlines()
+    assert line.startswith("log telemetry: 100 records of ")
+    assert last == "nothing was changed; --apply compacts"
+    assert contents(data) == before
+    (found,) = map(json.loads, highway("log", "compact", "telemetry", "--json").out.splitlines())
+    assert (found["records"], found["records_left"], found["applied"]) == (100, found["topics"], False)
+
+
+def test_compact_keeps_the_newest_of_each_topic_at_its_offset(highway, data):
+    def dumped(*words):
+        return [json.loads(line) for line in highway("log", "dump", "telemetry", "--json", *words).out.splitlines()]
+
+    before = dumped()
+    newest = {record["topic"]: record for record in before}
+    ran = highway("log", "compact", "telemetry", "--apply", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    found = json.loads(ran.out)
+    assert (found["records"], found["records_left"], found["topics"]) == (100, len(newest), len(newest))
+    assert found["bytes_left"] < found["bytes"]
+    assert dumped() == sorted(newest.values(), key=lambda record: record["offset"])
+    topic = before[-1]["topic"]
+    assert dumped("--topic", topic) == [newest[topic]]
+    assert highway("log", "gaps", "telemetry").out == ""
+    verified = highway("log", "verify")
+    assert (verified.code, "damaged" in verified.out, "note" in verified.out) == (0, False, False)
+    assert json.loads(highway("log", "compact", "telemetry", "--apply", "--json").out)["records"] == len(newest)
+
+
+def test_compact_is_refused_beside_a_running_broker(highway, tmp_path):
+    data = tmp_path / "highway-data"
+    storage = fill(data)
+    before = contents(data)
+    ran = highway("log", "compact", "telemetry", "--apply")
+    assert (ran.code, ran.out) == (Exit.REFUSED, "")
+    assert "in use by pid" in ran.err
+    assert highway("log", "compact", "telemetry").code == 0, "looking is allowed"
+    assert contents(data) == before
+    storage.close()
+
+
+def test_compact_wants_to_be_told_which_log(highway, data):
+    assert highway("log", "compact").code == 2
+    assert highway("log", "compact", "nope").code == Exit.NOT_FOUND

@@ -275,7 +275,7 @@ topics:
         ("durability: [SAFE]", "one of FAST, BALANCED, SAFE is wanted"),
         ("per_topic: yes", "neither true nor false; write true"),
         ("max_logs: 0", "0 is too small: at least 1"),
-        ("cleanup: compact", "not supported by this version yet"),
+        ("cleanup: compacted", "one of delete, compact is wanted"),
     ],
 )  # fmt: skip
 def test_value_that_means_something_else(entry, expected, problems):
@@ -296,6 +296,9 @@ def test_value_that_means_something_else(entry, expected, problems):
         ("retention_bytes: 512MiB", "retention_bytes", 512 * 2**20),
         ("per_topic: true", "per_topic", True),
         ("max_logs: 5", "max_logs", 5),
+        ("cleanup: compact", "cleanup", "compact"),
+        ("cleanup: compact", "retention_ms", None),
+        ("cleanup: compact\n    retention: 7d", "retention_ms", 7 * DAY_MS),
     ],
 )
 def test_value_that_means_what_it_says(entry, field, value, load):
@@ -307,7 +310,6 @@ def test_value_that_means_what_it_says(entry, field, value, load):
     [
         "bridges: {}",
         "storage: {engine: jetstream}",
-        "defaults: {cleanup: compact}",
     ],
 )
 def test_key_of_a_later_version_is_refused_and_not_ignored(text, problems):

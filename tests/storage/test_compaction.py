@@ -60,9 +60,9 @@ def compact(rig, rounds=3):
 
 def maintain(rig):
     """Do all that a round finds to do."""
-    rig.storage.maintain()
+    rig.storage.maintainer.begin_round()
     rig.settle()
-    while rig.storage._maintainer.running:
+    while rig.storage.maintainer.running:
         rig.advance(0.5, step=0.1)
 
 
@@ -205,7 +205,7 @@ def test_a_disk_that_fails_at_any_operation_loses_nothing(failure):
         rig.settle()
         for _ in range(log_writer.SETTLING_CHECKPOINTS):
             assert rig.checkpoint()
-        rig.storage.maintain()
+        rig.storage.maintainer.begin_round()
         rig.filesystem.fail(number, failure)
         rig.advance(1.0, step=0.1)
         rig.filesystem.heal()

@@ -112,7 +112,7 @@ class Workload:
         elif action < 0.97:
             self.rig.storage.reap()
         else:
-            self.rig.storage.maintain()
+            self.rig.storage.maintainer.begin_round()
         if rng.random() < 0.7:
             self.rig.settle()
         self.look()

@@ -104,9 +104,9 @@ class StorageMachine(RuleBasedStateMachine):
     @rule()
     def maintain(self):
         with patch.object(reframing, "_MIN_FRAMES", 2):
-            self.rig.storage.maintain()
+            self.rig.storage.maintainer.begin_round()
             self.rig.settle()
-            while self.rig.storage._maintainer.running:
+            while self.rig.storage.maintainer.running:
                 self.rig.advance(0.2, step=0.1)
 
     @rule(name=names, offset=st.integers(-2, 400))

@@ -39,7 +39,7 @@ def settle_segments(rig):
 
 
 def maintain(rig, seconds=10.0):
-    rig.storage.maintain()
+    rig.storage.maintainer.begin_round()
     rig.advance(seconds, step=0.1)
 
 
@@ -92,12 +92,12 @@ def test_a_segment_waits_until_no_checkpoint_takes_it_for_the_active_one():
     one_by_one(rig, 60)
     roll(rig)
     checkpoints = rig.storage._committer.checkpoints
-    rig.storage.maintain()
+    rig.storage.maintainer.begin_round()
     rig.settle()
     assert frames(rig) == 60
     assert rig.storage._committer.checkpoints == checkpoints + 1, "it asks for one, as nothing else may"
     for _ in range(4):
-        rig.storage.maintain()
+        rig.storage.maintainer.begin_round()
         rig.advance(1.0)
     assert frames(rig) == 1
 
@@ -144,7 +144,7 @@ def test_a_crash_at_any_operation_from_the_roll_on_loses_nothing(seed):
 def test_a_reader_that_comes_in_between_gets_everything(monkeypatch):
     monkeypatch.setattr(maintainer, "RATE", 20_000)
     rig = ready(300, settings=replace(SMALL, cache_bytes=1))
-    rig.storage.maintain()
+    rig.storage.maintainer.begin_round()
     log, got, seen = rig.log("a"), {}, set()
     offset = 0
     while offset < 300:
@@ -165,13 +165,13 @@ def test_it_takes_the_time_that_the_rate_asks_for(monkeypatch):
     monkeypatch.setattr(maintainer, "RATE", 1000)
     rig = ready(200)
     length = rig.log("a").writer.segments[0].length
-    rig.storage.maintain()
+    rig.storage.maintainer.begin_round()
     rig.settle()
     rig.advance(length / 1000 - 1)
-    assert rig.storage._maintainer.running
+    assert rig.storage.maintainer.running
     assert frames(rig) == 200
     rig.advance(1 + length / 1000 * 0.2)  # timers of the rig are up to 50 ms late
-    assert not rig.storage._maintainer.running
+    assert not rig.storage.maintainer.running
     assert frames(rig) == 1
 
 
@@ -180,7 +180,7 @@ def test_a_stop_in_between_leaves_the_segment_as_it_was(monkeypatch):
     monkeypatch.setattr(maintainer, "RATE", 1000)
     rig = ready(200)
     directory = rig.log("a").writer._directory
-    rig.storage.maintain()
+    rig.storage.maintainer.begin_round()
     rig.settle()
     rig.advance(2)
     assert [name for name in rig.filesystem.listdir(directory) if name.endswith(".tmp")]
@@ -221,15 +221,15 @@ def test_retention_takes_a_segment_that_is_being_written_anew(monkeypatch):
     monkeypatch.setattr(maintainer, "RATE", 1000)
     rig = ready(200, retention_bytes=1)
     directory = rig.log("a").writer._directory
-    rig.storage.maintain()
+    rig.storage.maintainer.begin_round()
     rig.settle()
     rig.advance(2)
-    assert rig.storage._maintainer.running
+    assert rig.storage.maintainer.running
     rig.storage.reap()
     rig.settle()
     assert rig.log("a").log_start_offset == 200
     rig.advance(60)
-    assert not rig.storage._maintainer.running
+    assert not rig.storage.maintainer.running
     assert rig.filesystem.listdir(directory) == [f"{200:020d}.log"]
     rig.append("a", b"next")
     rig.settle()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from .findings import Finding, Verification
 
-__all__ = ["RepairResult", "repair", "to_repair"]
+__all__ = ["RepairResult", "open_quietly", "repair", "to_repair"]
 
 # Kinds of findings whose bytes go away: the whole file is replaced, or a range of it is cut or going to be recycled.
 _REPLACED = ("checkpoint", "snapshot", "index")
@@ -88,13 +88,13 @@ def repair(
         _prepare(layout, todo, filesystem)
     finally:
         filesystem.close(lock)
-    storage = _open(layout, filesystem, rebuild=len([found for found in todo if found.kind == "checkpoint"]) > 1)
+    storage = open_quietly(layout, filesystem, rebuild=len([found for found in todo if found.kind == "checkpoint"]) > 1)
     try:
         _mend(storage, todo, filesystem)
     finally:
         storage.close()
     # Once more, so that neither checkpoint refers to a journal file that was written before: they wait to be recycled.
-    _open(layout, filesystem, rebuild=False).close()
+    open_quietly(layout, filesystem, rebuild=False).close()
     return RepairResult(before, verify(directory, filesystem=filesystem, on_bytes=on_bytes), storage.report)
 
 
@@ -128,7 +128,7 @@ class _NoTimers:
         return None
 
 
-def _open(layout: Layout, filesystem: FileSystem, *, rebuild: bool) -> Storage:
+def open_quietly(layout: Layout, filesystem: FileSystem, *, rebuild: bool) -> Storage:
     """Return the opened storage, in which nothing happens by itself: no log has settings, so none has a retention."""
     sizes = [_MIN_JOURNAL_BYTES]
     for _, path in list_journal(filesystem, layout.journal):

@@ -82,6 +82,15 @@ class Maintainer:
         if self._task is None:
             self._next()
 
+    def compact_now(self, log: Log) -> None:
+        """Compact the sealed segments of a log in this thread, due or not: in a directory that no broker has open."""
+        task = CompactionTask(log, _sealed(log), self._files, self._cache, self._time.now_ms())
+        try:
+            while task.step():
+                task.note()
+        finally:
+            task.abandon()
+
     def close(self) -> None:
         """Give up what is under way; no step may be running."""
         self.closed = True
