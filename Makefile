@@ -32,7 +32,7 @@ fuzz: $(VENV)/.installed-test ## Hostile packets against a running broker for DU
 mutations: $(VENV)/.installed-test ## Take one safeguard out of the storage engine at a time: a test must see it
 	$(BIN)/python tests/crash/mutations.py
 
-bench: $(VENV)/.installed-test ## Highway and mosquitto side by side; ARGS="--rounds 5"
+bench: $(VENV)/.installed-test ## Highway beside other brokers, to bench-report/; ARGS="--only resume --rounds 1"
 	$(BIN)/python -m tests.benchmarks.compare $(ARGS)
 
 clean: ## Remove the virtual environment and caches; data stays

@@ -1,124 +1,107 @@
-"""`make bench`: Highway and mosquitto side by side, in turns, on this machine. Quote the ratios, not the figures.
+"""`make bench`: Highway beside mosquitto, nats-server, RabbitMQ and amqtt, as far as they are installed, in turns.
 
-mosquitto is started with what comes closest (persistence on, no limits, TCP_NODELAY); it writes nothing to the disk
-before its acknowledgement, and Highway's SAFE does. Everything is on loopback and ends by itself.
+Writes REPORT.md with charts. Everything is on loopback, in folders that are deleted, and ends by itself. The full run takes
+an hour or two; `--only`, `--brokers`, `--rounds` and `--scale` make it shorter.
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
-import shutil
-import statistics
-import subprocess
+import resource
 import sys
 import tempfile
-from collections.abc import Callable
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.benchmarks.load import Ingest, fanout, ingest, resume
-from tests.harness.broker_process import BrokerProcess, free_port, wait_until
+from highway.cli.load import client as load_client
+from highway.cli.load.client import LoadError
+from highway.cli.load.disk import measure_disk
+from tests.benchmarks.peers import PEERS, Peer, Running
+from tests.benchmarks.report import Results, machine, write_report
+from tests.benchmarks.rows import ROWS, Row
 
-MODES = ("FAST", "BALANCED", "SAFE")
+__all__ = ["run"]
 
-MOSQUITTO_CONF = """\
-listener {port} 127.0.0.1
-allow_anonymous true
-persistence true
-persistence_location {folder}/
-set_tcp_nodelay true
-max_inflight_messages 0
-max_queued_messages 0
-queue_qos0_messages true
-"""
-
-Measure = Callable[[int], float]
+STALL_S = 15.0  # a broker from which nothing comes for so long has no figure
 
 
-def cases(scale: float) -> list[tuple[str, tuple[str, ...], Measure]]:
-    """(name, durability modes, measurement by port)."""
-    many = Ingest(messages=_scaled(50_000, scale))
-    busy = Ingest(publishers=50, window=20, messages=_scaled(10_000, scale), topics=50)
-    two = Ingest(publishers=2, messages=_scaled(20_000, scale))
-    four = Ingest(publishers=4, messages=_scaled(25_000, scale))
-    return [
-        ("ingest QoS 1, 8 publishers x window 100", MODES, lambda port: ingest(port, many)),
-        ("ingest QoS 1, 50 x window 20, 50 topics", MODES, lambda port: ingest(port, busy)),
-        ("fan-out, 2 publishers to 10 subscribers", ("FAST",), lambda port: fanout(port, two, 10)),
-        ("resume QoS 1, 100,000 missed", ("FAST",), lambda port: resume(port, four, 1)),
-        ("resume QoS 0, 100,000 missed", ("FAST",), lambda port: resume(port, four, 0)),
-    ]
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
 
 
-def _scaled(messages: int, scale: float) -> int:
-    return max(200, int(messages * scale))
+def run(*, rounds: int, scale: float, only: str = "", brokers: str = "", output: Path) -> Path:
+    """Measure and write the report to `output`; returns its path. `only` and `brokers` are texts to look for."""
+    load_client.STALL_S = STALL_S
+    _allow_descriptors()
+    peers = [peer for peer in PEERS if _chosen(peer.name, brokers)]
+    missing = {peer.name: peer.missing() for peer in peers if peer.missing()}
+    peers = [peer for peer in peers if peer.name not in missing]
+    rows = [row for row in ROWS if any(_chosen(f"{row.group}: {name}", only) for name in row.names)]
+    for name, reason in missing.items():
+        say(f"{name}: {reason}")
+    results = Results()
+    with tempfile.TemporaryDirectory(prefix="highway-bench-") as folder, ExitStack() as stack:
+        about = machine(measure_disk(Path(folder), 0.5))
+        running = [stack.enter_context(Running(peer, Path(folder) / f"{number}")) for number, peer in enumerate(peers)]
+        if any(not row.fresh for row in rows):
+            for each in running:
+                each.start()
+        for number, row in enumerate(rows, 1):
+            _measure_row(row, running, results, rounds, scale, Path(folder))
+            say(f"[{number}/{len(rows)}] {_line(row, results, peers)}")
+        return write_report(output, results, running, missing, about, rounds, scale)
 
 
-def start_mosquitto(stack: ExitStack) -> int:
-    """Start mosquitto until the stack unwinds; returns its port, 0 where it isn't installed."""
-    program = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
-    if program is None:
-        return 0
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mosquitto-")))
-    folder.chmod(0o777)  # it gives up root
-    port = free_port()
-    config = folder / "mosquitto.conf"
-    config.write_text(MOSQUITTO_CONF.format(port=port, folder=folder))
-    process = subprocess.Popen([program, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    stack.callback(process.wait)
-    stack.callback(process.terminate)
-    wait_until(lambda: _listens(port), what="mosquitto")
-    return port
+def _chosen(text: str, words: str) -> bool:
+    return not words or any(word.strip() in text for word in words.split(";"))
 
 
-def _listens(port: int) -> bool:
-    try:
-        ingest(port, Ingest(publishers=1, window=1, messages=1))
-    except OSError:
-        return False
-    return True
+def _allow_descriptors() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def start_highway(stack: ExitStack, mode: str) -> int:
-    """Start Highway with that durability until the stack unwinds; returns its port."""
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="highway-bench-")))
-    topics = [{"topic": "highway/+/telemetry", "log": "telemetry", "durability": mode}]
-    storage = {"journal_file_bytes": "64MiB"}  # as shipped; the harness has small ones
-    return stack.enter_context(BrokerProcess(folder, topics=topics, storage=storage)).port
+def _measure_row(row: Row, running: list[Running], results: Results, rounds: int, scale: float, folder: Path) -> None:
+    for number in range(1 if row.fresh else rounds):
+        for each in running:
+            if not row.only(each.peer):
+                continue
+            try:
+                if row.fresh:
+                    with Running(each.peer, folder / f"fresh-{time.time_ns()}-{number}") as own:
+                        found = row.measure(own.start(), scale)
+                else:
+                    found = row.measure(each, scale)
+            except (LoadError, OSError, AssertionError) as error:
+                for name in row.names:
+                    results.add(row.group, name, row.unit, each.peer.name, None, str(error).splitlines()[0])
+            else:
+                for name, figure in found.items():
+                    results.add(row.group, name, row.unit, each.peer.name, figure)
 
 
-def run(rounds: int, scale: float) -> None:
-    """Print one line of a Markdown table for each case and mode."""
-    with ExitStack() as stack:
-        ports = {mode: start_highway(stack, mode) for mode in MODES}
-        peer = start_mosquitto(stack)
-        print(f"{platform.machine()}, Python {platform.python_version()}, {rounds} rounds, medians\n")  # noqa: T201
-        print("| | durability | Highway | mosquitto | ratio |\n|---|---|---|---|---|")  # noqa: T201
-        for name, modes, measure in cases(scale):
-            for mode in modes:
-                ours, theirs = [], []
-                for _ in range(rounds):  # in turns, so that a slow minute of the machine meets both
-                    ours.append(measure(ports[mode]))
-                    if peer:
-                        theirs.append(measure(peer))
-                print(_row(name, mode, ours, theirs), flush=True)  # noqa: T201
-
-
-def _row(name: str, mode: str, ours: list[float], theirs: list[float]) -> str:
-    mine = statistics.median(ours)
-    if not theirs:
-        return f"| {name} | {mode} | {mine:,.0f}/s | not installed | |"
-    other = statistics.median(theirs)
-    return f"| {name} | {mode} | {mine:,.0f}/s | {other:,.0f}/s | {mine / other:.2f} |"
+def _line(row: Row, results: Results, peers: list[Peer]) -> str:
+    parts = []
+    for name in row.names:
+        medians = results.medians(row.group, name)
+        figures = ", ".join(f"{peer.name} {medians[peer.name]:,.4g}" for peer in peers if peer.name in medians)
+        parts.append(f"{row.group}: {name} ({row.unit}): {figures}" if row.unit else f"{row.group}: {name}: {figures}")
+    return "\n    ".join(parts)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of which the median counts (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="messages, as a part of the full measurement")
+    parser.add_argument("--only", default="", help='rows with one of these texts in them: "fan-out;resume"')
+    parser.add_argument("--brokers", default="", help='brokers with one of these: "SAFE;mosquitto"')
+    parser.add_argument("--output", type=Path, default=Path("bench-report"), help="folder for REPORT.md and charts/")
     options = parser.parse_args()
-    run(options.rounds, options.scale)
+    path = run(
+        rounds=options.rounds, scale=options.scale, only=options.only, brokers=options.brokers, output=options.output
+    )
+    say(f"\n{path}")
     return 0
 
 
