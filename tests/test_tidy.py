@@ -200,7 +200,7 @@ def keys_of(section, path=""):
 
 
 # Keys that mean something else when they are there, whatever they say: shown as an example.
-COMMENTED_OUT = {"auth.acl", "auth.password_file", "auth.plugins"}
+COMMENTED_OUT = {"http.token", "auth.acl", "auth.password_file", "auth.plugins"}
 
 
 @pytest.mark.parametrize("key", [*keys_of(ConfigFile)])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from highway.config.schema import AuthSection
     from highway.config.yaml_loader import Document
 
-__all__ = ["acl_rules", "acl_warnings", "read_access", "reveal_options", "shown_options"]
+__all__ = ["acl_rules", "acl_warnings", "read_access", "read_http_token", "reveal_options", "shown_options"]
 
 _AUTH: KeyPath = ("auth",)
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
@@ -62,6 +62,22 @@ def _read_passwords(document: Document, name: object, folder: Path) -> Passwords
             else:
                 document.add(key, f"{path}: {text}")
     return None
+
+
+def read_http_token(document: Document, tree: dict[str, Any], folder: Path) -> Secret | None:
+    """The token of the HTTP API, None without one; what is wrong with its file becomes a problem of the document."""
+    http = tree.get("http")
+    token = http.get("token") if isinstance(http, dict) else None
+    if not isinstance(token, dict) or not isinstance(token.get("file"), str) or not token["file"]:
+        return None
+    try:
+        secret = read_secret(find_secret_file(token["file"], folder))
+    except SecretError as error:
+        document.add(("http", "token", "file"), str(error))
+        return None
+    if not re.fullmatch(r"[\x21-\x7e]{16,}", secret.reveal()):
+        document.add(("http", "token", "file"), f"{secret.path}: a token has 16 or more letters, digits and signs")
+    return secret
 
 
 def _plugins(document: Document, section: object, folder: Path) -> tuple[PluginSettings, ...]:

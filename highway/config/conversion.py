@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from highway.config.models import AuthSettings
     from highway.config.schema import ConfigFile, ListenerSection, LogKeys, Section
+    from highway.config.secret_files import Secret
     from highway.config.yaml_loader import Document
 
 __all__ = ["to_settings"]
@@ -32,9 +33,14 @@ _OTHER_RETENTION_BYTES = 256 * MIB
 
 
 def to_settings(
-    model: ConfigFile, document: Document, folder: Path, warnings: Iterable[Problem], auth: AuthSettings
+    model: ConfigFile,
+    document: Document,
+    folder: Path,
+    warnings: Iterable[Problem],
+    auth: AuthSettings,
+    http_token: Secret | None,
 ) -> Settings:
-    """The settings that `model` stands for; relative paths start at `folder`, and `auth` was read from its files."""
+    """The settings that `model` stands for; relative paths start at `folder`, `auth` and token were read from files."""
     defaults = LogSettings("", **_log_values(model.defaults))
     logs: list[LogSettings] = []
     entries: list[TopicEntry] = []
@@ -70,6 +76,7 @@ def to_settings(
         broker=_broker_settings(model, tuple(entries), document, reject=reject),
         auth=auth,
         http=None if model.http is None else (model.http.bind, model.http.port),
+        http_token=http_token,
         storage=StorageSettings(memory_budget=model.memory_budget, **_values(model.storage, StorageSettings)),
         logging=LoggingSettings(model.logging.format, model.logging.level),
         warnings=tuple(sorted_lines(found)),

@@ -66,11 +66,11 @@ def _check_http(document: Document, tree: dict[str, Any], seen: dict[tuple[str, 
     host, port = http.get("bind", "127.0.0.1"), http.get("port", 8080)
     if not isinstance(host, str) or not isinstance(port, int):
         return
-    if not is_loopback(host):
+    if not is_loopback(host) and not http.get("token"):
         document.add(
             ("http", "bind"),
-            f"{host} is open to the network, and the HTTP API asks nobody who they are: this version has no bearer "
-            "token yet. Serve it on 127.0.0.1, behind something that checks who connects",
+            f"{host} is open to the network, and the HTTP API asks nobody who they are: name the file of a bearer "
+            "token with `token: {file: ...}` beside it, or serve on 127.0.0.1",
         )
     _check_address(document, ("http",), host, port, seen)
 

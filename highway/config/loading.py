@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from highway.config.access import read_access
+from highway.config.access import read_access, read_http_token
 from highway.config.conversion import to_settings
 from highway.config.drop_ins import FOLDER, drop_ins, lay_over
 from highway.config.environment import apply_environment
@@ -108,8 +108,9 @@ def load_document(
     reading.warnings += check_listeners(reading.document, tree, reading.folder)
     reading.warnings += check_topic_entries(reading.document, tree.get("topics"), unmatched=tree.get("unmatched"))
     auth = read_access(reading.document, tree, reading.folder, model.auth)
+    token = read_http_token(reading.document, tree, reading.folder)
     reading.fail_if_wrong()
-    settings = to_settings(model, reading.document, reading.folder, reading.warnings, auth)
+    settings = to_settings(model, reading.document, reading.folder, reading.warnings, auth, token)
     return replace(settings, files=tuple(reading.files)), reading.document
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from highway.config.passwords import Passwords
+    from highway.config.secret_files import Secret
     from highway.storage.settings import LogSettings
 
 __all__ = ["AuthSettings", "Listener", "PluginSettings", "Settings", "TlsSettings"]
@@ -82,6 +83,7 @@ class Settings:
     storage: StorageSettings = field(default_factory=StorageSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     http: tuple[str, int] | None = None  # address and port of the HTTP API beside the unix socket
+    http_token: Secret | None = None  # what has to be shown there
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     warnings: tuple[str, ...] = ()
     files: tuple[Path, ...] = field(default=(), compare=False)  # that it was read from

@@ -136,6 +136,7 @@ def in_force(old: Settings, new: Settings) -> Settings:
         new,
         data_dir=old.data_dir,
         http=old.http,
+        http_token=old.http_token,
         storage=old.storage,
         listeners=tuple(_keep_socket(listeners.get(listener.name), listener) for listener in new.listeners),
         logs=tuple(replace(log, delay_ms=delays.get(log.name, log.delay_ms)) for log in new.logs),

@@ -31,7 +31,7 @@ def to_tree(settings: Settings) -> dict[str, Any]:
     return {
         "data_dir": str(settings.data_dir.absolute()),
         "listeners": {item.name: _listener(item) for item in settings.listeners},
-        **({} if settings.http is None else {"http": dict(zip(("bind", "port"), settings.http, strict=True))}),
+        **_http(settings),
         "insecure": broker.anonymous and any(is_open(listener) for listener in settings.listeners),
         "auth": _auth(broker, settings.auth),
         "limits": limits_section(broker),
@@ -44,6 +44,15 @@ def to_tree(settings: Settings) -> dict[str, Any]:
         ],
         "storage": _storage(settings.storage),
     }
+
+
+def _http(settings: Settings) -> dict[str, Any]:
+    if settings.http is None:
+        return {}
+    tree: dict[str, Any] = dict(zip(("bind", "port"), settings.http, strict=True))
+    if settings.http_token is not None:
+        tree["token"] = {"file": str(settings.http_token.path.absolute())}
+    return {"http": tree}
 
 
 def _listener(listener: Listener) -> dict[str, Any]:

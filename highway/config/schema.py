@@ -89,12 +89,23 @@ class ListenerSection(Section):
     )
 
 
+class SecretFileSection(Section):
+    """A secret, by the file that it stands in."""
+
+    file: str = Field(
+        min_length=1, description="Path, from the folder of this file on, or a name in $CREDENTIALS_DIRECTORY."
+    )
+
+
 class HttpSection(Section):
     """Where the HTTP API is served, beside the socket in the data directory."""
 
     bind: str = Field("127.0.0.1", min_length=1, description="Address or host name to serve on, of this machine.")
     port: int = Field(
         8080, ge=0, le=65_535, description="TCP port; 0 takes any that is free, and the start-up line says which."
+    )
+    token: SecretFileSection | None = Field(
+        None, description="Whoever comes over TCP has to show it: Authorization: Bearer. Needed beyond this machine."
     )
 
 
@@ -342,6 +353,7 @@ def json_schema() -> dict[str, Any]:
         TlsSection,
         ListenerSection,
         HttpSection,
+        SecretFileSection,
         LimitsSection,
         AuthSection,
         AclRuleSection,

@@ -132,7 +132,7 @@ def _tell_repeated(loop: asyncio.AbstractEventLoop, lines: LogLines) -> None:
 
 async def _open_all(settings: Settings, http: HttpServer, doors: Doors) -> None:
     """Serve HTTP, then listen."""
-    await http.start(settings.data_dir / ADMIN_SOCKET, settings.http)
+    await http.start(settings.data_dir / ADMIN_SOCKET, settings.http, settings.http_token)
     if http.url is not None:
         _say(f"HTTP on {http.url}")
     await doors.open(settings.listeners)

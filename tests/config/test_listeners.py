@@ -6,6 +6,7 @@ import pytest
 
 from highway.config.listeners import is_loopback, parse_address
 from highway.config.loading import Overrides, load_settings
+from highway.config.rendering import to_yaml
 from highway.errors import ConfigError
 
 OPEN = "is open to the network, and anybody may connect without a password"
@@ -156,8 +157,31 @@ def test_http_that_can_not_be_served(text, expected, tmp_path):
     assert problem.startswith(expected)
 
 
+def test_http_beyond_this_machine_wants_a_token_in_a_file_that_not_everybody_reads(tmp_path):
+    text = "http: {bind: 0.0.0.0, token: {file: http-token}}\n"
+    secret = tmp_path / "http-token"
+    (problem,) = problems(tmp_path, text)
+    assert problem.startswith("c.yaml:1:37: http.token.file: ")
+    assert "can't be read: No such file" in problem
+    secret.write_text("short\n")
+    secret.chmod(0o600)
+    (problem,) = problems(tmp_path, text)
+    assert "a token has 16 or more letters" in problem
+    secret.write_text("0123456789abcdef\n")
+    settings = load_settings(tmp_path / "c.yaml", environ={})
+    assert settings.http == ("0.0.0.0", 8080)
+    assert settings.http_token is not None
+    assert settings.http_token.matches("0123456789abcdef")
+    assert "0123456789abcdef" not in to_yaml(settings)
+    secret.chmod(0o644)
+    (problem,) = problems(tmp_path, text)
+    assert "everybody on this machine may read it" in problem
+
+
 def test_http_beyond_this_machine_from_the_command_line_is_an_error_too():
-    with pytest.raises(ConfigError, match=r"--http: http.bind: 192\.0\.2\.1 is open .* no bearer token yet"):
+    with pytest.raises(
+        ConfigError, match=r"--http: http.bind: 192\.0\.2\.1 is open .* name the file of a bearer token"
+    ):
         load_settings(environ={}, overrides=Overrides(http="192.0.2.1:80"))
     with pytest.raises(ConfigError, match="--http: HOST:PORT is wanted"):
         load_settings(environ={}, overrides=Overrides(http="80"))

@@ -52,10 +52,10 @@ export class Chart {
     const x = seconds
       ? { range: (_, min, max) => [Math.max(max - seconds, Math.min(min, max - 60)), max] }
       : { range: (_, min, max) => (min === max ? [min - 1, max + 1] : [min, max]) };
-    const y = seconds ? { range: (_, __, max) => [0, Math.max(1, max * 1.12)] } : {};
+    const y = seconds ? { range: (_, __, max) => [0, Math.max(10, max * 1.12)] } : {};
     const options = {
       ...this.size(),
-      padding: [8, 6, 0, 0],
+      padding: [8, 22, 0, 0],
       cursor: { y: false, drag: { setScale: false, x: false }, points: { size: 7 } },
       legend: { show: false },
       scales: { x, y },

@@ -5,7 +5,6 @@ The unix socket asks for nothing: the rights of its file say who may.
 
 from __future__ import annotations
 
-import hmac
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -18,6 +17,8 @@ from .problems import Handler, Problem
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
+    from highway.config.secret_files import Secret
+
 __all__ = ["AUTHORISED", "guard", "is_over_tcp"]
 
 # Set on a request that may see everything.
@@ -27,7 +28,7 @@ AUTHORISED = "authorised"
 _OPEN = ("/dashboard/", "/livez", "/readyz")
 
 
-def guard(token: str | None) -> Middleware:
+def guard(token: Secret | None) -> Middleware:
     """The middleware that turns away who may not ask."""
 
     @web.middleware
@@ -72,7 +73,6 @@ def _refuse_strangers(request: web.Request) -> None:
         raise Problem(403, "another origin", f"asked for by a page of {origin}")
 
 
-def _shows(request: web.Request, token: str) -> bool:
+def _shows(request: web.Request, token: Secret) -> bool:
     scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
-    shown_bytes = shown.strip().encode(errors="surrogateescape")
-    return scheme.lower() == "bearer" and hmac.compare_digest(shown_bytes, token.encode())
+    return scheme.lower() == "bearer" and token.matches(shown.strip())

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from highway.broker import Broker
+    from highway.config.secret_files import Secret
     from highway.server.condition import Condition
 
     from .room import Room
@@ -80,7 +81,7 @@ class HttpServer:
         self._sampler = Sampler(broker, condition, loop)
         self._runner: web.AppRunner | None = None
 
-    async def start(self, socket_path: Path, address: tuple[str, int] | None, token: str | None = None) -> None:
+    async def start(self, socket_path: Path, address: tuple[str, int] | None, token: Secret | None = None) -> None:
         """Serve on the unix socket and, if there is one, on the TCP address. HighwayError if that can't be had.
 
         With a token, whoever comes over TCP has to show it; without one, only this machine may come.
