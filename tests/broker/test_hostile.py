@@ -358,3 +358,42 @@ def test_a_reader_of_many_filters_finds_those_that_match(rig: Rig) -> None:
     for topic in ("a/7/x", "a/7/y", "a/49/x", "b"):
         publisher.send(packets.publish(topic, b"2"))
     assert [m.topic for m in rig.connect("c", clean=False).messages()] == ["a/7/x", "a/49/x"]
+
+
+# A CONNECT that is refused.
+
+NO_ROOM = {"max_sessions": 1}
+NO_RIGHTS = {"acl": ()}
+WILL = ("w", b"1", 1, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "connect"),
+    [
+        (NO_ROOM, packets.connect("c", clean=False)),
+        (NO_ROOM, packets5.connect("c", session_expiry_interval=60, will=WILL)),
+        (NO_RIGHTS, packets.connect("c", clean=False, will=WILL)),
+        (
+            NO_RIGHTS,
+            packets5.connect("c", session_expiry_interval=60, will=WILL, will_properties={"will_delay_interval": 5}),
+        ),
+        ({"max_topic_bytes": 3}, packets.connect("c", clean=False, will=("long", b"1", 0, False))),
+        ({}, packets.connect("c", clean=False, will=("$CONTROL/x", b"1", 0, False))),
+        ({}, packets.connect("c", clean=False, will=("$SYS/x", b"1", 0, False))),
+        ({}, packets5.connect("c", session_expiry_interval=60, authentication_method="SCRAM")),
+        ({}, packets.connect("", clean=False)),
+    ],
+)
+def test_a_connect_that_is_refused_leaves_nothing(tmp_path: Path, settings: dict[str, object], connect: bytes) -> None:
+    rig = Rig(tmp_path, **settings)
+    rig.connect("there", clean=False).drop()
+    before = keys(rig)
+    peer = rig.unsettled(connect + packets.publish("a", b"1"))
+    rig.settle()
+    assert peer.link.closed
+    peer.drop()
+    rig.advance(60.0)
+    assert (keys(rig), set(rig.broker.sessions), rig.broker.clients) == (before, {"there"}, {})
+    assert (rig.storage.logs["other"].log_end_offset, len(rig.broker.wills._waiting)) == (0, 0)
+    rig.restart()
+    assert set(rig.broker.sessions) == {"there"}

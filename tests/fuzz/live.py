@@ -67,6 +67,7 @@ class Outcome:
     honest: int = 0
     secrets_written: int = 0
     worst_s: float = 0.0  # the longest way of an honest message
+    log_lines: int = 0
     rss: list[int] = field(default_factory=list)  # bytes, once a second
     faults: list[str] = field(default_factory=list)
 
@@ -85,7 +86,7 @@ class Outcome:
         return (
             f"seed {self.seed}: {self.packets:,} packets on {self.connections:,} connections, "
             f"{self.bytes_received:,} bytes came back; {self.honest:,} honest messages, the slowest took "
-            f"{self.worst_s * 1000:.0f} ms; {self.secrets_written:,} secrets; RSS {self.rss_of(0):.0f} -> "
+            f"{self.worst_s * 1000:.0f} ms; {self.secrets_written:,} secrets; {self.log_lines:,} lines of log; RSS {self.rss_of(0):.0f} -> "
             f"{self.rss_of(1):.0f} -> {self.rss_of(2):.0f} MiB ({self.rss_series}); faults: {self.faults or 'none'}"
         )
 
@@ -130,6 +131,7 @@ class _Run:
                 self.out.faults.append(f"the broker ended with {code}")
             self.broker.start()
             self.guarded(self.look_at_what_is_stored)
+        self.out.log_lines = len(self.broker.stderr)
         wrong = self.broker.lines(r"Traceback|Exception|can't be served|never retrieved|CRITICAL")
         self.out.faults += [f"the log says {line!r}" for line in wrong[:5]]
         return self.out
