@@ -185,7 +185,7 @@ def attention(directory: Path) -> None:
 
 def main() -> None:
     TARGET.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="highway-") as folder:
         for scene in (idle_load_and_catching_up, attention):
             directory = Path(folder) / scene.__name__
             directory.mkdir()

@@ -52,7 +52,7 @@ def _damage(broker: Broker) -> Iterator[dict[str, Any]]:
         for gap in log.gaps:
             if gap.reason == _LOST:
                 count = gap.to_offset - gap.from_offset
-                lost = f"{count} messages are" if count > 1 else "1 message is"
+                lost = f"{count:,} messages are" if count > 1 else "1 message is"
                 text = f"Log {log.name}: {lost} damaged, offsets {gap.from_offset} to {gap.to_offset - 1}"
                 yield _item(ERROR, "damaged", text, log=log.name, when_ms=gap.when_ms)
 
@@ -72,14 +72,14 @@ def _outside(broker: Broker, condition: Condition) -> Iterator[dict[str, Any]]:
     for bridge in condition.bridges():
         if bridge.seconds > BRIDGE_LAG_S:
             state = "" if bridge.connected else ", and not connected"
-            text = f"Bridge {bridge.name} is {bridge.records} messages ({bridge.seconds:.0f} s) behind{state}"
+            text = f"Bridge {bridge.name} is {bridge.records:,} messages ({bridge.seconds:.0f} s) behind{state}"
             yield _item(WARNING, "bridge", text)
 
 
 def _readers(broker: Broker) -> Iterator[dict[str, Any]]:
     counters = broker.counters
     if counters.gap_messages:
-        text = f"Subscribers met {counters.gap_messages} messages that were gone before they read them"
+        text = f"Subscribers met {counters.gap_messages:,} messages that were gone before they read them"
         yield _item(WARNING, "missed", text)
     limit = broker.clock.now_ms() - WINDOW_FULL_S * 1000
     stuck = [
