@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from highway.broker.settings import BrokerSettings, TopicEntry
 from highway.config.access import acl_rules, acl_warnings
+from highway.config.digests import digest_of
 from highway.config.limits import limits_of
 from highway.config.listeners import tls_settings
 from highway.config.models import Listener, Settings
@@ -79,12 +80,15 @@ def to_settings(
         http_token=http_token,
         storage=StorageSettings(memory_budget=model.memory_budget, **_values(model.storage, StorageSettings)),
         logging=LoggingSettings(model.logging.format, model.logging.level),
+        watch_ms=model.reload.watch,
         warnings=tuple(sorted_lines(found)),
     )
 
 
 def _listener(name: str, section: ListenerSection, folder: Path) -> Listener:
     tls = None if section.tls is None else tls_settings(section.tls.model_dump(), folder)
+    if tls is not None:
+        tls = replace(tls, digest=digest_of(tls.files))
     return Listener(name, section.bind, section.port, tls, section.websocket)
 
 

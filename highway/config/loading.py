@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from highway.config.access import read_access, read_http_token
 from highway.config.conversion import to_settings
+from highway.config.digests import digest_of, watched_files
 from highway.config.drop_ins import FOLDER, drop_ins, lay_over
 from highway.config.environment import apply_environment
 from highway.config.explain import add_model_problems
@@ -111,7 +112,10 @@ def load_document(
     token = read_http_token(reading.document, tree, reading.folder)
     reading.fail_if_wrong()
     settings = to_settings(model, reading.document, reading.folder, reading.warnings, auth, token)
-    return replace(settings, files=tuple(reading.files)), reading.document
+    settings = replace(settings, files=tuple(reading.files))
+    if settings.watch_ms:
+        settings = replace(settings, digest=digest_of(watched_files(settings)))
+    return settings, reading.document
 
 
 def shipped_text(name: str) -> str:

@@ -32,6 +32,12 @@ class TlsSettings:
     keyfile: Path | None = None
     cafile: Path | None = None
     require_certificate: bool = False
+    digest: str = field(default="", compare=False)  # of what the files held when they were read
+
+    @property
+    def files(self) -> list[Path]:
+        """All that is named."""
+        return [path for path in (self.certfile, self.keyfile, self.cafile) if path is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,4 +92,6 @@ class Settings:
     http_token: Secret | None = None  # what has to be shown there
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     warnings: tuple[str, ...] = ()
+    watch_ms: int = 0  # how often the files are looked at for changes; 0: never
     files: tuple[Path, ...] = field(default=(), compare=False)  # that it was read from
+    digest: str = field(default="", compare=False)  # of all files behind it when they were read, if they are watched

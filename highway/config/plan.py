@@ -122,6 +122,7 @@ def make_plan(old: Settings, new: Settings, deletions: Mapping[str, Deletion] | 
     before, after = to_tree(old), to_tree(new)
     changes = [
         *_listener_changes(before.pop("listeners"), after.pop("listeners")),
+        *_content_changes(old, new),
         *_topic_changes(before.pop("topics"), after.pop("topics"), deletions or {}),
         *(_change(*difference) for difference in _differences(before, after, "")),
     ]
@@ -221,6 +222,21 @@ def _listener_changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator
                     yield Change(f"{key}.{path}", f"{_step(was, will)}: {RESTART}", needs_restart=True)
                 else:
                     yield Change(f"{key}.{path}", f"{_step(was, will)} for new handshakes")
+
+
+def _content_changes(old: Settings, new: Settings) -> Iterator[Change]:
+    """What has changed in files that the configuration only names."""
+    before = {listener.name: listener.tls for listener in old.listeners}
+    for listener in new.listeners:
+        tls = before.get(listener.name)
+        if tls is not None and listener.tls is not None and tls.digest != listener.tls.digest:
+            yield Change(f"listeners.{listener.name}.tls", "certificates have changed for new handshakes")
+    was, will = old.auth.passwords, new.auth.passwords
+    if was is not None and will is not None and was.hashes != will.hashes:
+        added, removed = will.hashes.keys() - was.hashes.keys(), was.hashes.keys() - will.hashes.keys()
+        other = sum(will.hashes[user] != was.hashes[user] for user in will.hashes.keys() & was.hashes.keys())
+        text = f"{len(added)} users added, {len(removed)} removed, {other} with another password"
+        yield Change("auth.password_file", f"{text} {NEW_CONNECTIONS}")
 
 
 def _topic_changes(

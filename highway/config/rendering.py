@@ -36,6 +36,7 @@ def to_tree(settings: Settings) -> dict[str, Any]:
         "auth": _auth(broker, settings.auth),
         "limits": limits_section(broker),
         "logging": {"format": settings.logging.format, "level": settings.logging.level},
+        "reload": {"watch": format_duration(settings.watch_ms)},
         "memory_budget": format_size(settings.storage.memory_budget),
         "unmatched": "reject" if broker.unmatched_reject else "store",
         "topics": [

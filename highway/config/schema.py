@@ -34,6 +34,7 @@ __all__ = [
     "ListenerSection",
     "LogKeys",
     "LoggingSection",
+    "ReloadSection",
     "Section",
     "StorageSection",
     "TlsSection",
@@ -208,6 +209,14 @@ class LoggingSection(Section):
     )
 
 
+class ReloadSection(Section):
+    """When a changed configuration is put in force, beside `highway reload` and SIGHUP."""
+
+    watch: Annotated[int, Duration("0s", "1h")] = Field(
+        0, description="How often the files are looked at for changes, which are then reloaded; 0s: never."
+    )
+
+
 class LogKeys(Section):
     """What can be set for each log, and under `defaults` for all of them."""
 
@@ -332,6 +341,7 @@ class ConfigFile(Section):
     )
     http: HttpSection | None = Field(None, description="Serve the HTTP API over TCP; without this section, it is not.")
     logging: LoggingSection = Field(default_factory=LoggingSection)
+    reload: ReloadSection = Field(default_factory=ReloadSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
     auth: AuthSection = Field(default_factory=lambda: AuthSection(anonymous=True))
     defaults: LogKeys = Field(default_factory=LogKeys, description="Values for the topic entries that don't set them.")
@@ -358,6 +368,7 @@ def json_schema() -> dict[str, Any]:
         AuthSection,
         AclRuleSection,
         LoggingSection,
+        ReloadSection,
         LogKeys,
         TopicSection,
     ]

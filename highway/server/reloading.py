@@ -22,6 +22,7 @@ from highway.config.plan import Plan, in_force, make_plan, retention_changes
 from highway.errors import ConfigError, HighwayError, ReloadRefusedError
 
 from .last_good import keep_last_good
+from .watching import watch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +67,7 @@ class Reloader:
         self._lines = lines
         self._condition = condition
         self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = {asyncio.get_running_loop().create_task(watch(self), name="watch the configuration")}
 
     async def plan(self, instead: Path | None = None) -> Plan:
         """What a reload would change now, or what another file would. ConfigError with all that is wrong with it."""

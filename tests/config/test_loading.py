@@ -84,6 +84,7 @@ listeners: {a: {bind: "::1", port: 1}, b: {port: 0}}
 insecure: true
 auth: {anonymous: true}
 logging: {format: json, level: warning}
+reload: {watch: 5s}
 limits:
   {max_connections: 1, max_packet: 2KiB, connect_timeout: 3s, max_inflight: 4, max_keep_alive: 1m30s,
    receive_maximum: 6,
@@ -101,6 +102,7 @@ storage:
     assert settings.data_dir == Path("/srv/highway")
     assert settings.listeners == (Listener("a", "::1", 1), Listener("b", "127.0.0.1", 0))
     assert settings.logging == LoggingSettings("json", "warning")
+    assert settings.watch_ms == 5000
     assert settings.broker == BrokerSettings(
         entries=(TopicEntry(b"a/+", "one", 1000),),
         unmatched_reject=True,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -309,7 +311,7 @@ def test_a_certificate_is_renewed_under_the_connections(
         before.login("before")
         old = shown()
         install(second)
-        assert broker.reload()[0] == 0
+        assert broker.reload()[:2] == (0, "listeners.secure.tls: certificates have changed for new handshakes\n")
         assert shown() != old
         before.ping()
         new = shown()
@@ -344,3 +346,63 @@ def test_reloads_under_load_lose_nothing_and_disconnect_nobody(broker: Reloadabl
         assert sorted(new) == [b"%d" % number for number in range(10)]
         numbers = [int(message.payload.split()[0]) for message in received if message.topic == "keep/x"]
         assert numbers == list(range(numbers[0], numbers[0] + publisher.acked)), "in order, none twice, none missing"
+
+
+def edits(path: Path, old: str, new: str) -> dict[str, Any]:
+    """Ways to change a file, each a function that does it."""
+
+    def replaced() -> None:
+        other = path.with_suffix(".new")
+        other.write_text(new)
+        other.replace(path)
+
+    def link_turned() -> None:
+        folder = path.parent / "..data-2"
+        folder.mkdir()
+        (folder / path.name).write_text(new)
+        path.unlink()
+        path.symlink_to(folder / path.name)
+
+    def in_halves() -> None:
+        with path.open("w") as file:
+            file.write(new[: len(new) // 2])
+            file.flush()
+            time.sleep(0.15)  # the half is what is tested: it must not be taken for the whole
+            file.write(new[len(new) // 2 :])
+
+    def set_back() -> None:
+        before = path.stat()
+        assert len(new) == len(old)
+        path.write_text(new)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    return {
+        "in place": lambda: path.write_text(new),
+        "replaced": replaced,
+        "link turned": link_turned,
+        "in halves": in_halves,
+        "time set back": set_back,
+    }
+
+
+@pytest.mark.parametrize("way", ["in place", "replaced", "link turned", "in halves", "time set back"])
+def test_a_watched_file_is_noticed_whatever_changed_it_and_is_read_whole(broker: Reloadable, way: str) -> None:
+    broker.edit(reload={"watch": "300ms"}, limits={"max_connections": 111})
+    with broker:
+        old = broker.config.read_text()
+        new = old.replace("111", "222")
+        mark = len(broker.stderr)
+        edits(broker.config, old, new)[way]()
+        broker.wait_for_line("reload: limits.max_connections: 111 -> 222", since=mark)
+        assert not broker.lines("reload failed", since=mark)
+
+
+def test_a_watched_file_that_is_wrong_is_told_once(broker: Reloadable) -> None:
+    broker.edit(reload={"watch": "50ms"})
+    with broker:
+        good = broker.config.read_text()
+        broker.config.write_text("nope: 1\n")
+        broker.wait_for_line("reload failed: the configuration before it stays in force")
+        broker.config.write_text(good.replace('"50ms"', '"51ms"'))
+        broker.wait_for_line("reload: reload.watch: 50ms -> 51ms")
+        assert len(broker.lines("reload failed: the configuration before")) == 1
