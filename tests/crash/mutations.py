@@ -22,6 +22,8 @@ COPIED = ("highway", "tests", "config", "pyproject.toml")
 SECONDS = 120
 
 CRASHES = "tests/storage/test_crash.py"
+COMPACTION = "tests/storage/test_compaction.py"
+REWRITING = "tests/storage/test_segment_rewriter.py"
 PROMISES = "tests/storage/test_promises.py"
 POWER_CUT = "tests/crash/test_campaigns.py::test_every_mode_keeps_its_promise_over_20_crashes[power-cut]"
 
@@ -94,7 +96,7 @@ MUTANTS = (
         ", salt)",
         ", 0)",
         ("tests/storage/test_scan.py", "tests/storage/test_segment.py"),
-        times=6,
+        times=7,
     ),
     Mutant(
         "no salt in the checksums of journal frames",
@@ -136,6 +138,26 @@ MUTANTS = (
         "highway/storage/journal/reader.py",
         "                _cut(scan, found[index:])\n                return",
         "                pass",
+    ),
+    Mutant(
+        "a segment that was written anew takes its name before it is synced",
+        "highway/storage/maintenance/rewriting.py",
+        "        filesystem.fsync(self._fd)",
+        "        pass",
+        (REWRITING,),
+    ),
+    Mutant(
+        "a segment is written anew while a checkpoint may name it as the active one",
+        "highway/storage/log/writer.py",
+        "SETTLING_CHECKPOINTS = 3",
+        "SETTLING_CHECKPOINTS = 0",
+    ),
+    Mutant(
+        "a tombstone goes before what it stands for has gone",
+        "highway/storage/maintenance/compaction.py",
+        "for segment in self._segments:\n            if segment.base_offset",
+        "for segment in reversed(self._segments):\n            if segment.base_offset",
+        (COMPACTION,),
     ),
 )
 

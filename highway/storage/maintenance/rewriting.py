@@ -119,8 +119,7 @@ class SegmentRewriter:
 
     def finish(self, segment: Segment) -> None:
         """Make it durable that `segment`, which `commit` returned, is in its place, and give it an index."""
-        self._files.filesystem.sync_dir(segment.path.parent)
-        segment.write_index()
+        segment.write_index()  # which syncs the directory, and so the segment's own name
         segment.drop_index()
 
     def abandon(self) -> None:
