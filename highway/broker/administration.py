@@ -41,6 +41,9 @@ __all__ = [
 ]
 
 
+MAX_SESSIONS_SHOWN = 2000
+
+
 def status(broker: Broker) -> dict[str, Any]:
     """The broker as a whole."""
     storage, counters = broker.storage, broker.counters
@@ -170,12 +173,18 @@ def _lag(cursor: Cursor | GroupCursor) -> int:
 
 
 def positions(broker: Broker, limit: int) -> list[dict[str, Any]]:
-    """Where readers stand in their logs: at most `limit` of them, those that are furthest behind first."""
+    """Where readers stand in their logs: at most `limit` of them, those that are furthest behind first.
+
+    Where there are many sessions only those that catch up are looked at: it is asked for once a second.
+    """
     cursors: list[Cursor | GroupCursor] = []
-    for session in broker.sessions.values():
-        cursors.extend(session.cursors())
-    for group in broker.groups.values():
-        cursors.extend(group.cursors.values())
+    if len(broker.sessions) > MAX_SESSIONS_SHOWN:
+        cursors.extend(cursor for feed in broker.feeds.values() for cursor in feed.cursors if not cursor.live)
+    else:
+        for session in broker.sessions.values():
+            cursors.extend(session.cursors())
+        for group in broker.groups.values():
+            cursors.extend(group.cursors.values())
     return [_position(cursor) for cursor in heapq.nlargest(limit, cursors, key=_lag)]
 
 

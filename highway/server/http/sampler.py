@@ -59,6 +59,8 @@ class Sampler:
         self.free_bytes = 0
         self._totals: dict[str, SegmentTotals] = {}
         self._totals_at = float("-inf")
+        self._state: dict[str, Any] = {}
+        self._state_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -104,11 +106,11 @@ class Sampler:
         """What the segments of each log hold, at most ten seconds old."""
         now = self._broker.clock.monotonic()
         if now - self._totals_at > DISK_INTERVAL * INTERVAL_S or self._totals.keys() != self._broker.feeds.keys():
-            self._totals_at = now
             segments = {name: list(feed.log.writer.segments) for name, feed in self._broker.feeds.items()}
             self._totals = await asyncio.to_thread(
                 lambda: {name: administration.segment_totals(found) for name, found in segments.items()}
             )
+            self._totals_at = now
         return self._totals
 
     def attention(self) -> list[dict[str, Any]]:
@@ -116,7 +118,14 @@ class Sampler:
         return attention(self._broker, self._condition, self.days_left)
 
     async def state(self) -> dict[str, Any]:
-        """All that the dashboard shows."""
+        """All that the dashboard shows, worked out once a second however many look."""
+        now = self._broker.clock.monotonic()
+        if now - self._state_at > INTERVAL_S / 2:
+            self._state = await self._work_out()
+            self._state_at = now
+        return self._state
+
+    async def _work_out(self) -> dict[str, Any]:
         broker, storage = self._broker, self._broker.storage
         totals = await self.totals()
         feeds = list(broker.feeds.items())

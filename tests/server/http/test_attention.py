@@ -9,7 +9,7 @@ import pytest
 from highway.server.condition import BridgeLag, Condition
 from highway.server.http.attention import attention
 from highway.server.http.sampler import Sampler
-from tests.broker.rig import Rig
+from tests.broker.rig import RIGS, Rig
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,6 +25,7 @@ DAY_S = 86_400.0
 def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path)
     yield rig
+    RIGS.remove(rig)
     rig.dispose()
 
 
