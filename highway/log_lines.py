@@ -30,6 +30,9 @@ LEVELS = ("debug", "info", "warning", "error")
 REPEAT_S = 60.0
 # Faults that are remembered at once. Each takes about half a kilobyte; the oldest is told and forgotten.
 MAX_FAULTS = 4096
+# Lines about clients in that time, whoever they are: names and faults are theirs to make up. Beyond it all those with the
+# same sentence are one fault.
+MAX_LINES = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,8 @@ class LogLines(logging.Handler):
         self._clock = clock
         self._guard = threading.Lock()
         self._faults: dict[tuple[str, ...], _Fault] = {}  # in the order in which they were told
+        self._told = 0  # lines about clients since `_counted_from`
+        self._counted_from = self._clock()
         self.apply(LoggingSettings())
 
     def install(self) -> None:
@@ -161,6 +166,11 @@ class LogLines(logging.Handler):
             return []
         now = self._clock()
         with self._guard:
+            if now - self._counted_from >= REPEAT_S:
+                self._counted_from, self._told = now, 0
+            kept = record
+            if self._told >= MAX_LINES and key not in self._faults:
+                key, kept = ("", record.name, str(record.msg)), _of_many(record)
             known = self._faults.get(key)
             if known is not None and now - known.told_at < REPEAT_S:
                 known.repeated += 1
@@ -172,7 +182,8 @@ class LogLines(logging.Handler):
             elif len(self._faults) >= MAX_FAULTS:
                 oldest = self._faults.pop(next(iter(self._faults)))
                 overdue = [oldest] if oldest.repeated else []
-            self._faults[key] = _Fault(_kept(record), now)
+            self._faults[key] = _Fault(_kept(kept), now)
+            self._told += 1
             return overdue
 
     def flush_repeated(self, *, everything: bool = False) -> None:
@@ -204,6 +215,12 @@ def _kept(record: logging.LogRecord) -> logging.LogRecord:
     """What is remembered of a line: its words, and not the errors they were made of, with every frame that those hold."""
     lighter = {"msg": record.getMessage(), "args": (), "exc_info": None, "exc_text": None}
     return logging.makeLogRecord({**record.__dict__, **lighter})
+
+
+def _of_many(record: logging.LogRecord) -> logging.LogRecord:
+    """What a line is repeated as where many clients brought it about: what they did, and nothing of one of them."""
+    sentence = str(record.msg).replace("%s", "...")
+    return logging.makeLogRecord({**record.__dict__, "msg": f"of many clients: {sentence}", "args": (), "about": {}})
 
 
 def _key(record: logging.LogRecord) -> tuple[str, ...] | None:

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from highway.log_lines import MAX_FAULTS, REPEAT_S, LoggingSettings, LogLines, about
+from highway.log_lines import MAX_FAULTS, MAX_LINES, REPEAT_S, LoggingSettings, LogLines, about
 
 NASTY = "a\nERROR forged\r\x1b[31m\x7f\x85\u2028\u202e\ud800 b"
 
@@ -141,6 +141,7 @@ def test_the_faults_remembered_are_bounded_and_none_is_lost(tell):
     for _ in range(2):
         told.logger.warning("closed", extra=about(client="first"))
     for number in range(MAX_FAULTS):
+        told.now += REPEAT_S / MAX_LINES
         told.logger.warning("closed", extra=about(client=str(number)))
     assert len(told.handler._faults) == MAX_FAULTS
     assert [line for line in told.lines if "first" in line][1:] == [
@@ -183,3 +184,21 @@ def test_what_is_remembered_of_a_line_holds_nothing_that_it_was_made_of(tell):
             )
     gc.collect()
     assert [reference() for reference in kept] == [None, None]
+
+
+def test_clients_that_make_up_names_and_faults_fill_no_disk(tell):
+    told = tell()
+    for number in range(MAX_LINES + 5000):
+        told.logger.warning("closed: %s", f"fault {number}", extra=about(client=f"c{number}"))
+        told.logger.info("taken over", extra=about(client=f"c{number}"))
+    told.logger.info("started")
+    assert MAX_LINES < len(told.lines) < MAX_LINES + 5
+    assert told.lines[-1] == "INFO highway.test: started"
+    told.now += REPEAT_S
+    told.handler.flush_repeated()
+    assert told.lines[-2:] == [
+        f"WARNING highway.test: of many clients: closed: ... (and {MAX_LINES // 2 + 4999} more times since)",
+        f"INFO highway.test: of many clients: taken over (and {MAX_LINES // 2 + 4999} more times since)",
+    ]
+    told.logger.warning("closed: %s", "fault", extra=about(client="c1"))
+    assert told.lines[-1] == "WARNING highway.test: closed: fault client=c1"

@@ -51,7 +51,7 @@ SETTINGS = {
     },
     "memory_budget": "4MiB",
     "defaults": {"retention_bytes": "8MiB", "segment_bytes": "1MiB"},
-    "storage": {"cache_bytes": "2MiB"},
+    "storage": {"cache_bytes": "2MiB", "checkpoint_bytes": "4MiB"},
 }
 ALL = ["publish", "subscribe", "replay", "fetch"]
 
