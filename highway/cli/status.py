@@ -9,6 +9,7 @@ import click
 
 from highway.cli.admin import ask, broker_options, json_option
 from highway.cli.tables import age, number, print_table, size, span
+from highway.log_lines import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +38,18 @@ def status(data_dir: Path, *, as_json: bool) -> None:
         ("messages", _messages(found)),
         ("retained", number(found["retained"])),
         ("at risk", f"{size(found['unsynced_bytes'])} not synced, {size(found['backlog_bytes'])} not written yet"),
+        ("configuration", _configuration(found["configuration"])),
     ):
         click.echo(f"{label:<14} {text}")
+
+
+def _configuration(found: dict[str, Any]) -> str:
+    text = printable(str(found["source"]))
+    if found["reload_error"] is not None:
+        text += f"; RELOAD FAILED {age(found['reload_failed_ms'])} ago: {printable(found['reload_error'])}"
+    if found["needs_restart"]:
+        text += f"; waiting for a restart: {', '.join(found['needs_restart'])}"
+    return text
 
 
 def _messages(found: dict[str, Any]) -> str:
