@@ -141,7 +141,7 @@ def test_the_faults_remembered_are_bounded_and_none_is_lost(tell):
     for _ in range(2):
         told.logger.warning("closed", extra=about(client="first"))
     for number in range(MAX_FAULTS):
-        told.now += REPEAT_S / MAX_LINES
+        told.now += 2 * REPEAT_S / MAX_LINES
         told.logger.warning("closed", extra=about(client=str(number)))
     assert len(told.handler._faults) == MAX_FAULTS
     assert [line for line in told.lines if "first" in line][1:] == [
