@@ -244,6 +244,11 @@ def record_lengths(data: bytes) -> Iterator[int]:
         position += length
 
 
+def _settle(records: list[Record]) -> None:
+    if len(records) >= _COLLECT_RECORDS:
+        gc.collect(0)
+
+
 class RecordBatch:
     """Records that travel together in memory: one append, several appends of a tail, or one frame read back.
 
@@ -274,8 +279,7 @@ class RecordBatch:
         if records is None:
             where = f"batch of offset {self.base_offset}"
             records = self._records = decode_records(self.data, self.count, self.base_offset, self.base_ms, where)
-            if self.count >= _COLLECT_RECORDS:
-                gc.collect(0)
+            _settle(records)
         return records
 
     def record_at(self, offset: int) -> Record | None:
@@ -327,6 +331,7 @@ class SparseBatch(RecordBatch):
             decoded = decode_records(self.data, self.count, 0, self.base_ms, where)
             offsets = self._offsets(where)
             records = self._records = [(offset, *record[1:]) for offset, record in zip(offsets, decoded, strict=True)]
+            _settle(records)
         return records
 
     def begins_before(self, offset: int) -> bool:
