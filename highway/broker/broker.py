@@ -470,17 +470,20 @@ class Broker:
             feed.moved = False
             for cursor in feed.cursors:
                 cursor.mark_dirty()
-        self._store_some(iter([*self.clients.values()]))
+        self._store_some(iter([*self.clients.values(), *self.groups.values()]))
 
-    def _store_some(self, clients: Iterator[Client]) -> None:
-        """Store the positions of as many sessions as a turn has time for; after the last the timer is set again."""
+    def _store_some(self, owners: Iterator[Client | Group]) -> None:
+        """Store the positions of as many sessions and groups as a turn has time for; then the timer is set again."""
         puts: Puts = []
         end = self.clock.monotonic() + TURN_S
         writable = self.storage.writable
         delay_s = POSITIONS_INTERVAL_S
-        for client in clients:
-            session = client.session
-            if session is not None and session.dirty and writable:
+        for owner in owners if writable else ():
+            if isinstance(owner, Group):
+                if owner.dirty and self.groups.get(owner.source) is owner:
+                    owner.dirty = False
+                    puts += session_store.group_puts(owner)
+            elif (session := owner.session) is not None and session.dirty:
                 session.dirty = False
                 if session.persistent:
                     puts += session_store.position_puts(session)
@@ -489,16 +492,12 @@ class Broker:
             if self.clock.monotonic() >= end:
                 delay_s = 0.0
                 break
-        for group in self.groups.values():
-            if group.dirty and writable:
-                group.dirty = False
-                puts += session_store.group_puts(group)
         if puts:
             self.store(puts, Durability.FAST)
         if delay_s:
             self._timers[0] = self.scheduler.call_later(delay_s, self._store_positions)
         else:
-            self._timers[0] = self.scheduler.call_later(0, self._store_some, clients)
+            self._timers[0] = self.scheduler.call_later(0, self._store_some, owners)
 
     def _expire_sessions(self) -> None:
         self.lifecycle.expire()

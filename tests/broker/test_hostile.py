@@ -241,6 +241,19 @@ def test_subscriptions_one_by_one_cost_no_more_than_together(
     assert bytes_last <= 1.2 * bytes_first
 
 
+def test_storing_the_position_of_a_group_costs_no_look_at_what_its_members_hold(rig: Rig) -> None:
+    publisher = rig.connect("p")
+    for number in range(4):
+        rig.connect(f"m{number}").send(packets.subscribe(1, ("$share/g/a", 1)))
+    for number in range(2000):
+        publisher.feed(packets.publish("a", b"%d" % number, qos=1, packet_id=1))
+    rig.settle()
+    assert [len(rig.broker.sessions[f"m{number}"].inflight) for number in range(4)] == [500] * 4
+    rig.clock.advance(1.0)
+    assert lines_run(rig.settle) < 2000
+    assert rig.storage.meta.get(b"g/$share/g/a\0other") == (0).to_bytes(8, "big")
+
+
 def test_subscriptions_that_an_earlier_format_has_in_their_session_are_read_and_stored_apart(rig: Rig) -> None:
     publisher = rig.connect("p")
     publisher.send(packets.publish("a", b"1", qos=1, packet_id=1))

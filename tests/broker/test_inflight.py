@@ -76,6 +76,10 @@ def test_entries_come_back_as_they_were_taken() -> None:
             for packet_id in ids:
                 del expected[packet_id]
     assert dict(inflight) == expected
+    cursor, number, _ = expected[next(iter(expected))]
+    assert inflight.lowest(cursor) == number  # type: ignore[arg-type]
+    assert inflight.lowest(cursor, {next(iter(expected))}) == (1 << 64) - 1 - number  # type: ignore[arg-type]
+    assert inflight.lowest("nobody") is None  # type: ignore[arg-type]
     assert dict(inflight.drain()) == expected
     assert list(inflight) == []
     assert len(inflight._cursors) == 1

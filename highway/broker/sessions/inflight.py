@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from highway.mqtt import encode_publish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from highway.broker.delivery.cursor import Cursor
     from highway.broker.subscriptions.shared import GroupCursor
@@ -220,6 +220,22 @@ class Inflight:
         """The entry under a packet id."""
         entry = self._entries.get(packet_id)
         return None if entry is None else self._unpack(packet_id, entry)
+
+    def lowest(self, cursor: Cursor | GroupCursor, but: Collection[int] = ()) -> int | None:
+        """The lowest offset that is in flight for a cursor, packet ids in `but` aside; None for none."""
+        slot = self._slots.get(cursor)
+        if slot is None or not self._entries:
+            return None
+        if not but and len(self._slots) == 1 and not self._messages:
+            return min(self._entries.values()) >> _OFFSET_SHIFT
+        return min(
+            (
+                entry >> _OFFSET_SHIFT
+                for packet_id, entry in self._entries.items()
+                if entry >> _SLOT_SHIFT & _SLOT_MASK == slot and packet_id not in but
+            ),
+            default=None,
+        )
 
     def remove(self, packet_id: int) -> bool:
         """Forget an entry whatever its state: PUBCOMP came, or its message can't be sent any more. False: there is none."""

@@ -350,7 +350,10 @@ class GroupCursor:
         yield self.next_offset
         yield from self._returned[:1]
         for session in self.reader.members:
-            for packet_id, (cursor, where, _) in (*session.inflight, *session.resend):
+            lowest = session.inflight.lowest(self, session.stored_ids)
+            if lowest is not None:
+                yield lowest
+            for packet_id, (cursor, where, _) in session.resend:
                 if cursor is self and isinstance(where, int) and packet_id not in session.stored_ids:
                     yield where
 
