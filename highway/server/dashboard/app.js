@@ -8,11 +8,14 @@ import { Overview } from "./overview.js";
 
 const KEEP = 600; // samples: ten minutes
 
+const KEEP_RATES = 60;
+
 const page = document.getElementById("page");
 const health = document.getElementById("health");
 const uptime = document.getElementById("uptime");
-// What the pages draw: `samples` are [time_ms, received, sent, dropped], `state` is the newest.
-export const model = { samples: [], state: null, before: null };
+// What the pages draw: `samples` are [time_ms, received, sent, dropped], `state` is the newest,
+// `rates` are those of the last minute, by log.
+const model = { samples: [], rates: new Map(), state: null };
 let shown = null;
 
 function route() {
@@ -34,14 +37,16 @@ function onEvent(event, value) {
     model.samples = value;
     return;
   }
+  if (event === "rates") model.rates = new Map(Object.entries(value));
   if (event !== "state") return;
-  model.before = model.state;
+  const before = model.state;
   model.state = value;
   const last = model.samples.at(-1);
   if (!last || value.time_ms > last[0]) {
     model.samples.push([value.time_ms, value.publish_received, value.publish_sent, value.publish_dropped]);
   }
   if (model.samples.length > KEEP) model.samples.splice(0, model.samples.length - KEEP);
+  addRates(before, value);
   const worst = value.attention.some((item) => item.level === "error");
   if (!value.writable) setHealth("read-only", "bad");
   else if (worst) setHealth("needs attention", "bad");
@@ -49,6 +54,17 @@ function onEvent(event, value) {
   else setHealth("taking messages", "good");
   put(uptime, `up ${span(value.uptime_seconds)}`);
   shown.update(model);
+}
+
+function addRates(before, now) {
+  if (!before || now.time_ms <= before.time_ms) return;
+  const ends = new Map(before.logs.map((log) => [log.log, log.log_end_offset]));
+  for (const { log, log_end_offset: end } of now.logs) {
+    if (!ends.has(log)) continue;
+    const rates = model.rates.get(log) || model.rates.set(log, []).get(log);
+    rates.push((Math.max(0, end - ends.get(log)) * 1000) / (now.time_ms - before.time_ms));
+    if (rates.length > KEEP_RATES) rates.shift();
+  }
 }
 
 function askForToken(error) {

@@ -53,7 +53,6 @@ function perSecond(samples, column) {
 export class Overview {
   constructor(page) {
     document.title = "Highway";
-    this.rates = new Map(); // log -> rates of the last minute
     this.lags = new Map(); // reader and log -> [time, lag] some seconds ago
     this.tiles = {
       clients: new Tile("clients", "Clients"),
@@ -97,7 +96,7 @@ export class Overview {
     return { way, box, now, card, column: way === "in" ? 1 : 2 };
   }
 
-  update({ samples, state, before }) {
+  update({ samples, state, rates: logRates }) {
     const items = state.attention.map(attentionItem);
     show(this.attention, items.length
       ? h("ul", { class: "attention" }, items)
@@ -111,7 +110,7 @@ export class Overview {
       put(chart.now, `${rate(rates[chart.way])} /s`);
     }
     this.updateTiles(state, rates, samples);
-    this.updateLogs(state, before);
+    this.updateLogs(state, logRates);
     this.updateReaders(state);
   }
 
@@ -132,22 +131,16 @@ export class Overview {
     else disk.set(state.growth_bytes_per_second === null ? "–" : "∞", "", free);
   }
 
-  updateLogs(state, before) {
-    const earlier = new Map((before ? before.logs : []).map((log) => [log.log, log]));
-    const seconds = before ? (state.time_ms - before.time_ms) / 1000 : 0;
+  updateLogs(state, logRates) {
     put(this.hidden, state.logs_hidden ? `the busiest; ${number(state.logs_hidden)} more are not shown` : "");
     const names = new Set(state.logs.map((log) => log.log));
     for (const [name, row] of this.rows) {
       if (!names.has(name)) { row.element.remove(); this.rows.delete(name); }
     }
     for (const log of state.logs) {
-      const last = earlier.get(log.log);
-      const now = last && seconds > 0 ? Math.max(0, log.log_end_offset - last.log_end_offset) / seconds : 0;
-      const rates = this.rates.get(log.log) || this.rates.set(log.log, []).get(log.log);
-      if (last) rates.push(now);
-      if (rates.length > SPARK) rates.shift();
+      const rates = logRates.get(log.log) || [];
       if (!this.rows.has(log.log)) this.addRow(log);
-      this.rows.get(log.log).set(log, now, rates);
+      this.rows.get(log.log).set(log, rates.at(-1) || 0, rates);
     }
   }
 

@@ -1,6 +1,7 @@
 """`/api/v1/events`: what the dashboard shows, as it changes, in server-sent events.
 
     event: history   once: [[time_ms, received, sent, dropped], ...] of the last ten minutes, counted since the start
+    event: rates     once: messages a second by log, over the last minute
     event: state     once a second: all of the overview
     event: records   with `?log=`: new records of that log, at most MAX_RECORDS in a round
     event: skipped   with `?log=`: how many were left out of the round before, because they came too fast
@@ -55,6 +56,7 @@ class Events(Room):
 
     async def _overview(self, response: web.StreamResponse) -> None:
         await _send(response, "history", [list(sample) for sample in self.sampler.samples])
+        await _send(response, "rates", self.sampler.rates())
         while True:
             await _send(response, "state", await self.sampler.state())
             await asyncio.sleep(STATE_INTERVAL_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from highway.broker import administration
@@ -26,6 +27,7 @@ __all__ = ["Sampler"]
 
 INTERVAL_S = 1.0
 HISTORY = 600  # samples: ten minutes
+RATES = 60  # samples of the rate of each log
 SYNC_WINDOW = 60  # samples that the 99th percentile of syncs is taken over
 DISK_INTERVAL = 10  # samples between two looks at the disk
 DISK_HISTORY = 360  # looks: an hour
@@ -53,6 +55,7 @@ class Sampler:
         self._condition = condition
         self._loop = loop
         self.samples: deque[Sample] = deque(maxlen=HISTORY)
+        self._ends: deque[tuple[float, dict[str, int]]] = deque(maxlen=RATES + 1)  # (monotonic time, end of each log)
         self._syncs: deque[list[int]] = deque(maxlen=SYNC_WINDOW + 1)
         self._disk: deque[tuple[float, int]] = deque(maxlen=DISK_HISTORY)  # (monotonic time, bytes of all logs)
         self._looks = 0
@@ -76,6 +79,9 @@ class Sampler:
         broker, counters = self._broker, self._broker.counters
         now_ms = broker.clock.now_ms()
         self.samples.append(Sample(now_ms, counters.publish_received, counters.publish_sent, counters.publish_dropped))
+        if len(broker.feeds) <= MAX_LOGS:  # what is not shown needs no history
+            ends = {name: feed.log.log_end_offset for name, feed in broker.feeds.items()}
+            self._ends.append((broker.clock.monotonic(), ends))
         self._syncs.append(list(broker.storage.sync_seconds.counts))
         if self._looks % DISK_INTERVAL == 0:
             stored = sum(feed.log.stored_bytes for feed in broker.feeds.values())
@@ -83,6 +89,15 @@ class Sampler:
             self.free_bytes = broker.storage.free_bytes
         self._looks += 1
         self._timer = self._loop.call_later(INTERVAL_S, self._look)
+
+    def rates(self) -> dict[str, list[float]]:
+        """Messages a second that came to each log, over the last minute, oldest first."""
+        found: dict[str, list[float]] = {}
+        for (begin, before), (end, after) in pairwise(self._ends):
+            for name, offset in after.items():
+                if name in before and end > begin:
+                    found.setdefault(name, []).append(round((offset - before[name]) / (end - begin), 1))
+        return found
 
     @property
     def growth(self) -> float | None:

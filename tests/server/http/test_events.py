@@ -48,6 +48,9 @@ def test_overview_comes_with_its_history_and_then_once_a_second(broker: BrokerPr
         name, history = stream.next()
         assert name == "history"
         assert len(history[-1]) == 4
+        name, rates = stream.next()
+        assert name == "rates"
+        assert all(isinstance(rate, float) for found in rates.values() for rate in found)
         states = [stream.next() for _ in range(2)]
     assert [name for name, _ in states] == ["state", "state"]
     first, second = (state for _, state in states)
@@ -96,5 +99,5 @@ def test_a_listener_that_leaves_is_no_trouble(broker: BrokerProcess, http_port: 
     with Events(http_port, "/api/v1/events") as stream:
         stream.next()
     with Events(http_port, "/api/v1/events") as stream:
-        assert [stream.next()[0] for _ in range(3)] == ["history", "state", "state"]
+        assert [stream.next()[0] for _ in range(4)] == ["history", "rates", "state", "state"]
     assert not broker.lines("Traceback|ERROR", since=mark)
