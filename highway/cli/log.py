@@ -30,7 +30,7 @@ _COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, places=_COMMANDS)
+@click.group(cls=LazyGroup, places=_COMMANDS, words=("log",))
 def log() -> None:
     """Look at logs on disk, also beside a running broker, and mend what is damaged."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 from highway import __version__
 from highway.cli import main
 from highway.cli.exits import CommandError, Exit, exit_code_of
+from highway.cli.manual import MANUAL
 from highway.errors import (
     ConfigError,
     CorruptionError,
@@ -46,6 +48,35 @@ def test_every_command_has_help_for_itself_and_for_its_options(words, highway):
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not obvious & set(parameter.opts):
             assert parameter.help, f"{' '.join(words)} {parameter.opts}"
+
+
+LEAVES = [words for words, command in COMMANDS.items() if not isinstance(command, click.Group)]
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_every_help_ends_with_exit_codes_and_examples_that_parse(words, highway):
+    text = highway(*words[1:], "--help").out
+    assert "exit code" in " ".join(text.lower().split()), "a page in highway/cli/manual.py, or in its own text"
+    _, found, examples = text.rpartition("Examples:\n")
+    lines = [line.strip() for line in examples.splitlines() if " ".join(words) in line]
+    assert found, "a page in highway/cli/manual.py"
+    assert lines
+    for line in lines:
+        command = line[line.index(" ".join(words)) :].split("|")[0].split(">")[0].rstrip(')" ')
+        arguments = shlex.split(command)[len(words) :]
+        COMMANDS[words].make_context(words[-1], arguments, resilient_parsing=False)
+
+
+def test_no_page_is_about_a_command_that_is_gone():
+    assert set(MANUAL) <= {" ".join(words[1:]) for words in LEAVES}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_a_shell_names_our_variable(shell, highway):
+    ran = highway("completion", shell)
+    assert (ran.code, ran.err) == (0, "")
+    assert "_HIGHWAY_COMPLETE" in ran.out
+    assert highway("completion", "tcsh").code == Exit.USAGE
 
 
 def test_version(highway):
