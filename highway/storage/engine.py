@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from highway.errors import DataDirectoryError, DiskFullError, StorageError
 from highway.storage.checkpoint.checkpoint import LogState
 from highway.storage.checkpoint.checkpointer import Checkpointer
+from highway.storage.checkpoint.shared_sync import SharedSync
 from highway.storage.disk.descriptors import Descriptors, descriptor_share
 from highway.storage.disk.filesystem import OsFileSystem
 from highway.storage.disk.layout import Layout, check_format, lock_directory
-from highway.storage.disk.medium import check_medium, fit_to_disk
+from highway.storage.disk.medium import can_sync_whole, check_medium, fit_to_disk
 from highway.storage.disk.pool import Mailbox, Pool, Scheduler
 from highway.storage.disk.reserve import Reserve, SpaceGuard
 from highway.storage.journal.commit import Committer
@@ -32,8 +33,8 @@ from highway.storage.log.retention import Deletion, Reaper
 from highway.storage.log.writer import LogWriter
 from highway.storage.maintenance.maintainer import Maintainer
 from highway.storage.recovery.log_recovery import RecoveredLog
-from highway.storage.recovery.poison import WatchedFileSystem, copy_journal, drop_caches
-from highway.storage.recovery.recovery import Recovered, recover
+from highway.storage.recovery.opening import recover_with_room
+from highway.storage.recovery.poison import WatchedFileSystem, drop_caches
 from highway.storage.segment.format import MAX_FRAME_BYTES
 from highway.storage.settings import Durability, LogSettings, StorageSettings, find_settings, unconfigured
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from highway.metrics import Histogram
     from highway.storage.checkpoint.meta import Meta
     from highway.storage.disk.filesystem import FileSystem
+    from highway.storage.recovery.recovery import Recovered
     from highway.storage.recovery.report import RecoveryReport
 
 __all__ = ["Storage"]
@@ -58,24 +60,6 @@ _VERIFY = {"off": VERIFY_OFF, "cache": VERIFY_CACHE, "direct": VERIFY_DIRECT}
 _logger = logging.getLogger(__name__)
 
 
-def _recover(
-    filesystem: WatchedFileSystem,
-    layout: Layout,
-    logs: Sequence[LogSettings],
-    files: Descriptors,
-    clock: Clock,
-    settings: StorageSettings,
-    *,
-    rebuild: bool,
-) -> Recovered:
-    """Return what recovery found; after a failed sync from the medium itself, and with the journal's tail copied."""
-    distrust = filesystem.direct
-    recovered = recover(filesystem, layout, logs, files, clock.now_ms(), rebuild=rebuild, distrust=distrust)
-    if distrust:
-        copy_journal(filesystem, layout, recovered, settings.journal_file_bytes, clock)
-    return recovered
-
-
 class Storage:
     """See the module's text; `open` makes one."""
 
@@ -83,7 +67,7 @@ class Storage:
         self,
         filesystem: WatchedFileSystem,
         layout: Layout,
-        lock: int,
+        held: tuple[int, int],
         files: Descriptors,
         recovered: Recovered,
         scheduler: Scheduler,
@@ -100,7 +84,7 @@ class Storage:
         self.closed = False
         self._filesystem = filesystem
         self._layout = layout
-        self._lock = lock
+        self._lock, self._root = held
         self._files = files
         self._scheduler = scheduler
         self._threads = threads
@@ -187,6 +171,8 @@ class Storage:
         )
         checkpointer.snapshot_entry = recovered.meta_entry
         checkpointer.logs = self.logs.values()
+        if can_sync_whole(self._filesystem, self._layout.logs):
+            checkpointer.share_syncs(SharedSync(self._filesystem, self._pool, self._root))
         checkpointer.start_at(self._journal.start_position)
         return checkpointer
 
@@ -217,27 +203,27 @@ class Storage:
         lock = lock_directory(filesystem, layout, clock)
         files = Descriptors(filesystem, descriptor_share())
         storage = None
+        root = -1
         try:
             if filesystem.exists(layout.poison):
                 _logger.error("a sync has failed in %s: everything is read from the medium", directory)
                 drop_caches(filesystem, layout)
                 filesystem.direct = True
             check_format(filesystem, layout)
+            root = filesystem.open_directory(layout.directory)  # before the first write: see SharedSync
             settings = fit_to_disk(settings, filesystem.total_bytes(directory))
-            try:
-                recovered = _recover(filesystem, layout, logs, files, clock, settings, rebuild=rebuild)
-            except OSError as error:
-                if error.errno not in FULL_ERRNOS or not Reserve(filesystem, layout.reserve, 0).give_up():
-                    raise
-                _logger.warning("recovery: %s; RESERVE is given up", error)
-                recovered = _recover(filesystem, layout, logs, files, clock, settings, rebuild=rebuild)
-            storage = cls(filesystem, layout, lock, files, recovered, scheduler, clock, settings, logs, threads=threads)
+            recovered = recover_with_room(filesystem, layout, logs, files, clock, settings, rebuild=rebuild)
+            storage = cls(
+                filesystem, layout, (lock, root), files, recovered, scheduler, clock, settings, logs, threads=threads
+            )
             storage._start(recovered)
         except BaseException as error:
             if storage is not None:
                 storage._stop_threads()
             files.close()
-            filesystem.close(lock)
+            for fd in (lock, root):
+                if fd >= 0:
+                    filesystem.close(fd)
             if isinstance(error, OSError):
                 reason = f"{directory} can't be opened: {error}"
                 raise DataDirectoryError(reason, "check the disk, owner and mode") from error
@@ -559,7 +545,11 @@ class Storage:
             committer.fault = StorageError("the storage is closed")
         self._stop_threads()
         self._mailbox.deliver()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._files.close()
+        self._filesystem.close(self._root)
         self._filesystem.close(self._lock)
 
     @property

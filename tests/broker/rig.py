@@ -274,8 +274,7 @@ class Rig:
         storage = self.storage
         if not storage.closed:
             storage._journal.stop()
-            storage._files.close()
-            storage._filesystem.close(storage._lock)
+            storage._let_go()
 
     def dispose(self) -> None:
         """The test is over."""

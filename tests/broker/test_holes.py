@@ -27,7 +27,7 @@ def publish(peer: Peer, *payloads: bytes) -> None:
 
 def kill(rig: Rig) -> None:
     """The process dies: nothing is parked, nothing is closed but what the kernel closes."""
-    rig.storage._filesystem.close(rig.storage._lock)
+    rig.storage._let_go()
     rig.scheduler.soon.clear()
     rig.scheduler.timers.clear()
     rig.start()

@@ -28,7 +28,7 @@ def with_will(rig: Rig, client_id: str, topic: str = "st/x") -> Peer:
 
 def kill(rig: Rig) -> None:
     """The process dies: nothing is parked, nothing is closed but what the kernel closes."""
-    rig.storage._filesystem.close(rig.storage._lock)
+    rig.storage._let_go()
     rig.scheduler.soon.clear()
     rig.scheduler.timers.clear()
     rig.start()

@@ -23,6 +23,7 @@ SECONDS = 120
 
 CRASHES = "tests/storage/test_crash.py"
 COMPACTION = "tests/storage/test_compaction.py"
+MANY_LOGS = "tests/storage/test_many_logs.py"
 REWRITING = "tests/storage/test_segment_rewriter.py"
 PROMISES = "tests/storage/test_promises.py"
 POWER_CUT = "tests/crash/test_campaigns.py::test_every_mode_keeps_its_promise_over_20_crashes[power-cut]"
@@ -69,8 +70,42 @@ MUTANTS = (
     Mutant(
         "no sync of the directory of a new segment",
         "highway/storage/segment/segment.py",
-        "            filesystem.sync_dir(directory)",
-        "            pass",
+        "                filesystem.sync_dir(directory)",
+        "                pass",
+    ),
+    Mutant(
+        "no sync of the directory of a log's first segment",
+        "highway/storage/segment/segment.py",
+        "filesystem.sync_dir(self.path.parent)",
+        "pass",
+    ),
+    Mutant(
+        "a checkpoint mentions a segment whose name isn't durable",
+        "highway/storage/log/log.py",
+        "if segment.named:",
+        "if segment:",
+        (CRASHES, MANY_LOGS),
+    ),
+    Mutant(
+        "no sync of the file system at a checkpoint of many segments",
+        "highway/storage/checkpoint/shared_sync.py",
+        "self._filesystem.syncfs(self._fd)",
+        "pass",
+        (MANY_LOGS,),
+    ),
+    Mutant(
+        "segments are trusted although the sync of the file system failed",
+        "highway/storage/log/writer.py",
+        "active.suspect = True",
+        "pass",
+        (MANY_LOGS,),
+    ),
+    Mutant(
+        "only segments that took part are suspect after the sync of the file system failed",
+        "highway/storage/checkpoint/checkpointer.py",
+        "            log.writer.distrust()",
+        "            if log.writer.busy:\n                log.writer.distrust()",
+        (MANY_LOGS,),
     ),
     Mutant(
         "no sync of the directory of a replaced file",
@@ -81,8 +116,8 @@ MUTANTS = (
     Mutant(
         "no sync of segments at a checkpoint",
         "highway/storage/segment/segment.py",
-        "            self._files.filesystem.fdatasync(fd)\n        self.mark_durable(length, next_offset)",
-        "            pass\n        self.mark_durable(length, next_offset)",
+        "            filesystem.fdatasync(fd)\n            if not self.named:",
+        "            if not self.named:",
     ),
     Mutant(
         "no sync of a checkpoint before the journal is recycled",

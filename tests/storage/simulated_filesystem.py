@@ -341,7 +341,7 @@ class SimulatedFileSystem:
         length: int = 0,
         *,
         target: Path | None = None,
-        syncing: _File | None = None,
+        syncing: Collection[_File] = (),
     ) -> Failure | None:
         """Log an operation; raise, or return SHORT_WRITE, if it was chosen to fail."""
         if self._dead:
@@ -355,8 +355,8 @@ class SimulatedFileSystem:
             self._dead = True
             raise PowerCut
         if failure in (Failure.EIO, Failure.ENOSPC):
-            if syncing is not None:
-                syncing.pending.clear()  # the pages count as clean now: no later sync writes them
+            for node in syncing:
+                node.pending.clear()  # the pages count as clean now: no later sync writes them
             raise OSError(failure.value, os.strerror(failure.value), str(path))
         return failure
 
@@ -459,7 +459,7 @@ class SimulatedFileSystem:
     def _sync(self, kind: str, fd: int) -> None:
         with self._lock:
             opened = self._descriptor(fd)
-            self._operation(kind, opened.path, length=len(opened.node.cached), syncing=opened.node)
+            self._operation(kind, opened.path, length=len(opened.node.cached), syncing=[opened.node])
             if not self.lying:
                 opened.node.sync()
 
@@ -537,9 +537,23 @@ class SimulatedFileSystem:
                     entry.apply(self._durable_names)
             self._entries = [entry for entry in self._entries if entry.directory != path]
 
-    def syncfs(self, path: Path) -> None:
+    def open_directory(self, path: Path) -> int:
         with self._lock:
-            self._operation("syncfs", path)
+            if self._names.get(path, self) is not None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            self._next_fd += 1
+            self._open[self._next_fd] = _Open(path, _File(), write=False)
+            return self._next_fd
+
+    @property
+    def syncfs_tells(self) -> bool:
+        return True
+
+    def syncfs(self, fd: int) -> None:
+        with self._lock:
+            # The next sync of a journal file would tell of it as well; nobody syncs these one by one afterwards.
+            segments = [node for path, node in self._names.items() if node is not None and path.suffix == ".log"]
+            self._operation("syncfs", self._descriptor(fd).path, syncing=segments)
             if self.lying:
                 return
             for node in self._nodes():

@@ -97,7 +97,9 @@ def test_names(disk):
     fs.rename(root / "d" / "b", root / "d" / "a")
     fs.link(root / "d" / "a", root / "d" / "c")
     fs.sync_dir(root / "d")
-    fs.syncfs(root)
+    fd = fs.open_directory(root)
+    fs.syncfs(fd)
+    fs.close(fd)
     assert fs.listdir(root / "d") == ["a", "c"]
     assert fs.exists(root / "d" / "a")
     assert not fs.exists(root / "d" / "b")
@@ -295,7 +297,7 @@ def test_a_lying_disk_acknowledges_and_keeps_nothing():
     fs = SimulatedFileSystem()
     fs.lying = True
     fd = created(fs, "f", b"x")
-    fs.syncfs(ROOT)
+    fs.syncfs(fs.open_directory(ROOT))
     fs.fdatasync(fd)
     assert fs.content(ROOT / "f") == b"x"
     assert not fs.crash(Crash.NOTHING).exists(ROOT / "f")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,25 @@ def test_items_are_found_by_prefix_and_may_change_while_they_are_walked():
     assert dict(meta.items()) == {b"t/1": b"c"}
     assert meta.get(b"s/1") is None
     assert len(meta) == 1
+
+
+def test_a_prefix_of_any_length_finds_its_keys():
+    values = {b"": b"0", b"s": b"1", b"s/": b"2", b"s/a": b"3", b"s/ab": b"4", b"t/a": b"5"}
+    meta = Meta(values)
+    meta.apply(b"u/a", None)
+    assert len(meta) == len(values)
+    for length in range(5):
+        for key in values:
+            prefix = key[:length]
+            assert dict(meta.items(prefix)) == {k: v for k, v in values.items() if k.startswith(prefix)}
+
+
+def test_asking_for_one_kind_of_keys_does_not_cost_what_the_others_have():
+    meta = Meta({b"o/%d" % number: b"" for number in range(200_000)} | {b"s/a": b"b"})
+    began = time.perf_counter()
+    for _ in range(1000):
+        assert list(meta.items(b"s/")) == [(b"s/a", b"b")]
+    assert time.perf_counter() - began < 2.0  # each look at all keys would take 20 ms
 
 
 def test_a_snapshot_comes_back_as_it_was():

@@ -3,7 +3,8 @@
 One checkpoint at a time, in steps; each continues in the loop thread when the one before has come back:
 
 1. The journal is synced, so that no segment ever holds durably what the journal could still lose.
-2. Logs with frames that aren't synced are synced; those whose tail has waited long or is large are drained first.
+2. Logs with frames that aren't synced are synced, hundreds of them together; those whose tail has waited long or is
+   large are drained first.
 3. If the journal since the last snapshot of Meta is long, or the broker closes, a snapshot is written.
 4. The checkpoint is written: the journal is needed from the first entry on that neither a durable segment nor the
    snapshot has. A quiet log's tail may sit out a few checkpoints; then its journal files are kept.
@@ -38,11 +39,16 @@ if TYPE_CHECKING:
     from highway.storage.log.log import Log
     from highway.storage.settings import StorageSettings
 
+    from .shared_sync import SharedSync
+
 __all__ = ["Checkpointer"]
 
 _PATIENCE = 3  # checkpoints that the tail of a quiet log may sit out
 _QUIET_BYTES = 64 * 1024  # a larger tail is drained at every checkpoint
 _FLUSHES_AT_ONCE = 32
+_EMPTIED_AT_CLOSE = 1000  # logs; of more, quiet ones leave their tails to the journal: a stop must not take that long
+_MANY = 64  # logs to be synced: from there on a sync of the file system takes less time than one of each
+_SYNCED_TOGETHER = 256  # their files are open until then
 
 _logger = logging.getLogger(__name__)
 
@@ -84,6 +90,8 @@ class Checkpointer:
         self._callbacks: list[Callable[[bool], None]] = []  # for the running one
         self._to_flush: deque[tuple[Log, bool]] = deque()  # and whether everything is to be drained
         self._flushing = 0  # logs that are at it
+        self._shared: SharedSync | None = None  # where the file system can do it
+        self._share = False  # whether the running checkpoint does
         self._starting = False
         self._cut_entries = [committer.entry] * _PATIENCE  # last entry at each of the last checkpoints
         self._last_entry = committer.entry
@@ -96,6 +104,12 @@ class Checkpointer:
     def count(self) -> int:
         """How many were written since the open."""
         return self._committer.checkpoints
+
+    def share_syncs(self, shared: SharedSync) -> None:
+        """Sync many segments by one sync of the file system."""
+        self._shared = shared
+        shared.on_add = self._flush_more
+        shared.on_failed = self._distrust
 
     def start_at(self, position: int) -> None:
         """Count the journal's length from `position`."""
@@ -161,10 +175,11 @@ class Checkpointer:
         if error is not None:
             self._end(durable=False)
             return
-        patience = self._cut_entries[0]
+        empties = self._clean and sum(1 for log in self.logs if log.undurable_entry) <= _EMPTIED_AT_CLOSE
+        patience = 0 if self._clean else self._cut_entries[0]
         for log in self.logs:
             everything = bool(log.undurable_entry) and (
-                self._clean
+                empties
                 or log.tail_bytes >= _QUIET_BYTES
                 or log.undurable_entry <= patience
                 or self._distance(self._committer.frame_of(log.undurable_entry)[0]) >= self._settings.checkpoint_bytes
@@ -172,6 +187,7 @@ class Checkpointer:
             if everything or log.unsynced:
                 self._to_flush.append((log, everything))
         self._cut_entries = [*self._cut_entries[1:], self._last_entry]
+        self._share = self._shared is not None and len(self._to_flush) > _MANY
         self._flush_more()
 
     def _flush_more(self) -> None:
@@ -179,13 +195,27 @@ class Checkpointer:
         if self._starting:
             return  # called from within the loop below
         self._starting = True
-        while self._to_flush and self._flushing < _FLUSHES_AT_ONCE:
+        shared = self._shared if self._share else None
+        while self._to_flush and self._has_room(shared):
             log, everything = self._to_flush.popleft()
             self._flushing += 1
-            log.flush(self._flushed, everything=everything)
+            log.flush(self._flushed, everything=everything, shared=shared)
         self._starting = False
         if not self._flushing:
             self._flushed_all()
+        elif shared is not None and len(shared) == self._flushing:
+            shared.run()
+
+    def _distrust(self) -> None:
+        for log in self.logs:
+            log.writer.distrust()
+
+    def _has_room(self, shared: SharedSync | None) -> bool:
+        """Return whether another log can begin to flush; those that wait for the shared sync are at nothing."""
+        if shared is None:
+            return self._flushing < _FLUSHES_AT_ONCE
+        at_it = self._flushing - len(shared)
+        return not shared.running and at_it < _FLUSHES_AT_ONCE and self._flushing < _SYNCED_TOGETHER
 
     def _flushed(self) -> None:
         self._flushing -= 1

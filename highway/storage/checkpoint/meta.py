@@ -49,6 +49,7 @@ _FORMAT = 1
 _HEADER = struct.Struct(">8sIIQQ")
 _LENGTHS = struct.Struct(">II")
 _CRC_BYTES = 4
+_KIND_BYTES = 2
 _KEPT_SNAPSHOTS = 2
 COPY_SUFFIX = ".copy"
 SNAPSHOT_SUFFIX = ".snap"
@@ -57,32 +58,46 @@ _logger = logging.getLogger(__name__)
 
 
 class Meta:
-    """The state, as everything put so far left it. The loop thread owns it; only Storage changes it."""
+    """The state, as everything put so far left it. The loop thread owns it; only Storage changes it.
 
-    __slots__ = ("_values",)
+    Keys of one kind begin with the same two bytes, such as `s/`: each kind is kept apart, so that asking for one doesn't
+    cost what all others have.
+    """
+
+    __slots__ = ("_kinds",)
 
     def __init__(self, values: dict[bytes, bytes] | None = None) -> None:
-        self._values = {} if values is None else values
+        self._kinds: dict[bytes, dict[bytes, bytes]] = {}
+        for key, value in (values or {}).items():
+            self.apply(key, value)
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`, or None."""
-        return self._values.get(key)
+        kind = self._kinds.get(key[:_KIND_BYTES])
+        return None if kind is None else kind.get(key)
 
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Return the (key, value) pairs whose key begins with `prefix`, as they are now; it looks at every key."""
-        if not prefix:
-            return iter(list(self._values.items()))
-        return iter([item for item in self._values.items() if item[0].startswith(prefix)])
+        """Return the (key, value) pairs whose key begins with `prefix`, as they are now.
+
+        That of a kind costs what it returns; a longer one looks at all keys of its kind.
+        """
+        if len(prefix) == _KIND_BYTES:
+            return iter(list(self._kinds.get(prefix, {}).items()))
+        kinds = [kind for start, kind in self._kinds.items() if start.startswith(prefix[:_KIND_BYTES])]
+        return iter([item for kind in kinds for item in kind.items() if item[0].startswith(prefix)])
 
     def __len__(self) -> int:
-        return len(self._values)
+        return sum(map(len, self._kinds.values()))
 
     def apply(self, key: bytes, value: bytes | None) -> None:
         """Set `key`, or delete it when `value` is None: for Storage, together with the journal entry that says so."""
-        if value is None:
-            self._values.pop(key, None)
-        else:
-            self._values[key] = value
+        kind = self._kinds.get(key[:_KIND_BYTES])
+        if value is not None:
+            if kind is None:
+                kind = self._kinds[key[:_KIND_BYTES]] = {}
+            kind[key] = value
+        elif kind is not None:
+            kind.pop(key, None)
 
 
 def write_snapshot(filesystem: FileSystem, directory: Path, items: Iterable[tuple[bytes, bytes]], entry: int) -> None:

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,6 +41,7 @@ _KINDS = {
     0x6573_5546: "fuse",
 }
 
+_SYNCFS_TELLS = (5, 8)  # Linux: before that, syncfs(2) said nothing of a write-back that had failed
 _DIRECT_ALIGNMENT = 4096  # O_DIRECT wants buffer, position and length aligned to the logical block; 4 KiB covers all
 
 
@@ -100,8 +102,18 @@ class FileSystem(Protocol):
     def sync_dir(self, path: Path) -> None:
         """Make the entries of a directory durable: creations, renames and removals."""
 
-    def syncfs(self, path: Path) -> None:
-        """Sync the whole file system under `path`: cheaper than hundreds of fdatasyncs."""
+    def open_directory(self, path: Path) -> int:
+        """Return a descriptor for `syncfs`."""
+
+    def syncfs(self, fd: int) -> None:
+        """Sync the whole file system that `fd` is on: cheaper than hundreds of fdatasyncs.
+
+        OSError if any write to it has failed since `fd` was opened, where `syncfs_tells`.
+        """
+
+    @property
+    def syncfs_tells(self) -> bool:
+        """Return whether `syncfs` tells of writes that have failed."""
 
     def listdir(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted."""
@@ -253,13 +265,16 @@ class OsFileSystem:
         finally:
             os.close(fd)
 
-    def syncfs(self, path: Path) -> None:
+    def open_directory(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def syncfs(self, fd: int) -> None:
         # os.sync() waits for every file system of the machine and reports no error.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _syncfs(fd)
-        finally:
-            os.close(fd)
+        _syncfs(fd)
+
+    @property
+    def syncfs_tells(self) -> bool:
+        return sys.platform == "linux" and _kernel_version() >= _SYNCFS_TELLS
 
     def listdir(self, path: Path) -> list[str]:
         return sorted(entry.name for entry in path.iterdir())
@@ -297,6 +312,10 @@ def _magic_number(path: Path) -> int:
     if libc.statfs(os.fsencode(path), buffer) != 0:
         return 0
     return buffer[0] & 0xFFFF_FFFF
+
+
+def _kernel_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
 def _syncfs(fd: int) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .filesystem import FileSystem
 
-__all__ = ["check_medium", "fit_to_disk"]
+__all__ = ["can_sync_whole", "check_medium", "fit_to_disk"]
 
 # Locks and syncs of these depend on a server and on mount options that nobody here can see.
 _REFUSED = {"nfs", "smb"}
@@ -45,6 +45,11 @@ def check_medium(filesystem: FileSystem, directory: Path) -> None:
         )
     if kind in _WARNINGS:
         _logger.warning("%s is on %s: %s", directory, kind, _WARNINGS[kind])
+
+
+def can_sync_whole(filesystem: FileSystem, directory: Path) -> bool:
+    """Return whether one `syncfs` is worth as much as a sync of each file: on a local disk, of a kernel that tells."""
+    return filesystem.syncfs_tells and filesystem.kind(directory) == ""
 
 
 def fit_to_disk(settings: StorageSettings, total_bytes: int) -> StorageSettings:

@@ -26,7 +26,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from highway.errors import DiskFailedError, DiskFullError, RecordTooLargeError
-from highway.storage.checkpoint.checkpoint import NO_SEGMENT, LogState, encode_log_state
+from highway.storage.checkpoint.checkpoint import LogState, encode_log_state
 from highway.storage.journal.format import encode_reserve
 from highway.storage.journal.journal import FULL_ERRNOS
 from highway.storage.recovery.rewriting import JournalRange, Rewritten, fits_behind
@@ -41,6 +41,7 @@ from .writer import SETTLING_CHECKPOINTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from highway.storage.checkpoint.shared_sync import SharedSync
     from highway.storage.disk.pool import Pool
     from highway.storage.journal.commit import Committer
     from highway.storage.segment.segment import Segment
@@ -76,6 +77,7 @@ class Log(LogView):
         "_entries",
         "_failures",
         "_flush_done",
+        "_flush_shared",
         "_flush_target",
         "_job_bytes",
         "_job_count",
@@ -132,6 +134,7 @@ class Log(LogView):
         self._reserved_ms = -_NEVER  # monotonic time of the last reservation
         self._reserve_at = _NEVER if self._durability == Durability.SAFE else self._ceiling
         self._flush_done: Callable[[], None] | None = None
+        self._flush_shared: SharedSync | None = None
         self._flush_target = 0
         self._failures = 0  # of jobs on segments, one after the other, that weren't about space
 
@@ -358,8 +361,9 @@ class Log(LogView):
         if segments:
             segments[-1].settled_at = self._committer.checkpoints + SETTLING_CHECKPOINTS
         segments.append(segment)
-        self._durable = (segment.base_offset, segment.durable_length, max(self._durable[2], segment.base_offset))
-        self._state_bytes = None
+        if segment.named:  # no checkpoint may mention it before
+            self._durable = (segment.base_offset, segment.durable_length, max(self._durable[2], segment.base_offset))
+            self._state_bytes = None
 
     def roll(self, done: Callable[[], None]) -> bool:
         """Begin a new active segment, if the active one holds anything; return whether a job was started."""
@@ -387,13 +391,15 @@ class Log(LogView):
         """Return whether a segment has frames that a checkpoint must sync, or has to be written anew."""
         return (bool(self._undurable_entry) and self._drained_end > self._durable[2]) or self.writer.suspect
 
-    def flush(self, done: Callable[[], None], *, everything: bool) -> None:
+    def flush(self, done: Callable[[], None], *, everything: bool, shared: SharedSync | None = None) -> None:
         """Make durable in segments what is in them, or with `everything` what can be drained now too; then call `done`.
 
-        It is called as well when a disk error got in the way. Only one flush at a time.
+        It is called as well when a disk error got in the way. Only one flush at a time. With `shared` the sync is left to
+        it.
         """
         assert self._flush_done is None
         self._flush_done = done
+        self._flush_shared = shared
         self._flush_target = self.high_watermark if everything else self._drained_end
         self._continue_flush()
 
@@ -420,7 +426,7 @@ class Log(LogView):
                 self._now_durable(outcome.segment, outcome.length, end)
             self._end_flush()
 
-        self.writer.sync(synced)
+        self.writer.sync(synced, self._flush_shared)
 
     def _now_durable(self, segment: Segment, length: int, end: int) -> None:
         """Note that everything below offset `end` is durable in segments: the last of it below `length` of the active."""
@@ -544,7 +550,7 @@ class Log(LogView):
             self.log_id,
             self.name,
             self.uuid,
-            base if self.writer.segments else NO_SEGMENT,
+            base,
             length,
             end,
             self.log_end_offset if clean else self.recovery_point,

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from highway.storage.checkpoint.shared_sync import SharedSync
     from highway.storage.disk.descriptors import Descriptors
     from highway.storage.disk.pool import Pool
     from highway.storage.settings import LogSettings
 
-__all__ = ["SETTLING_CHECKPOINTS", "LogWriter", "Synced", "Written", "roll_age_ms"]
+__all__ = ["SETTLING_CHECKPOINTS", "LogWriter", "Mark", "Synced", "Written", "roll_age_ms"]
 
 T = TypeVar("T")
 
@@ -50,6 +51,14 @@ class Written(NamedTuple):
     frames: list[RecordBatch]  # each with all records of a frame, joined
     batches: int  # how many of the given batches these are: not all, if the disk was full in between
     segment: Segment  # a new one if it had to roll, now or in an earlier job that failed after that
+
+
+class Mark(NamedTuple):
+    """What there is to sync: a segment up to a length, and the offset that follows there."""
+
+    segment: Segment
+    length: int
+    next_offset: int
 
 
 class Synced(NamedTuple):
@@ -118,9 +127,23 @@ class LogWriter:
         except (OSError, StorageError) as error:  # the next start reads the segment for it
             _logger.warning("%s: its index isn't kept: %s", self._active.path, error)
 
-    def sync(self, done: Callable[[Synced | Exception], None]) -> None:
-        """Make everything written durable."""
-        self._submit(self._sync, done)
+    def sync(self, done: Callable[[Synced | Exception], None], shared: SharedSync | None = None) -> None:
+        """Make everything written durable: now, or together with other logs."""
+        if shared is None or self._active is None:
+            self._submit(self._sync, done)
+        else:
+            shared.add(self, done)
+
+    def mark_to_sync(self) -> Mark:
+        """Return how far a sync that begins now reaches; while `busy` with nothing else."""
+        assert self._active is not None
+        return Mark(self._active, self._active.length, self._active.next_offset)
+
+    def distrust(self) -> None:
+        """Have the active segment written anew, as what it holds unsynced may not be what a read of it shows."""
+        active = self._active
+        if active is not None and not active.sealed and (active.length > active.durable_length or not active.named):
+            active.suspect = True
 
     @property
     def suspect(self) -> bool:
@@ -185,6 +208,7 @@ class LogWriter:
         return now_ms - active.header.created_ms >= roll_age_ms(self.settings)
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
+        first = self._active is None
         if self._active is None:
             self._make_directory()
         elif not self._active.sealed:
@@ -199,6 +223,8 @@ class LogWriter:
             base_offset=base_offset,
             epoch=self.epoch,
             created_ms=now_ms,
+            # The journal has all of a log that no checkpoint knows a segment of: its sync can wait for the next one.
+            durable=not first,
         )
         return self._active
 
@@ -212,7 +238,6 @@ class LogWriter:
         filesystem = self._files.filesystem
         if not filesystem.exists(self._directory):
             filesystem.mkdir(self._directory)
-        filesystem.sync_dir(self._directory.parent)
 
     def _sync(self) -> Synced:
         active = self._active

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from highway.errors import CorruptionError
 from highway.storage.checkpoint.checkpoint import NO_SEGMENT, Gap, LogState
+from highway.storage.disk.medium import can_sync_whole
 from highway.storage.log.gaps import CORRUPTION, UNCLEAN_STOP, add_gap
 from highway.storage.segment.format import SEGMENT_HEADER_BYTES
 from highway.storage.segment.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, Segment, segment_path
@@ -144,8 +145,12 @@ def sync_segments(logs: Collection[RecoveredLog], files: Descriptors, logs_direc
     unsynced = [segment for log in logs for segment in log.unsynced]
     unnamed = [path for log in logs for path in log.unnamed]
     filesystem = files.filesystem
-    if len(unsynced) + len(unnamed) > _MANY:
-        filesystem.syncfs(logs_directory)
+    if len(unsynced) + len(unnamed) > _MANY and can_sync_whole(filesystem, logs_directory):
+        fd = filesystem.open_directory(logs_directory)
+        try:
+            filesystem.syncfs(fd)
+        finally:
+            filesystem.close(fd)
         for segment in unsynced:
             segment.mark_durable(segment.length, segment.next_offset)
         return

@@ -129,8 +129,16 @@ class OverlayFileSystem:
     def sync_dir(self, path: Path) -> None:
         """Do nothing: nothing is kept."""
 
-    def syncfs(self, path: Path) -> None:
+    def open_directory(self, path: Path) -> int:
+        """Return a descriptor of the directory that is read."""
+        return self._add(_Open(_Node(path), self._below.open_directory(path)))
+
+    def syncfs(self, fd: int) -> None:
         """Do nothing: nothing is kept."""
+
+    @property
+    def syncfs_tells(self) -> bool:
+        return True
 
     def listdir(self, path: Path) -> list[str]:
         new = path in self._directories

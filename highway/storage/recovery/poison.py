@@ -99,9 +99,16 @@ class WatchedFileSystem:
         with self._watch():
             self._below.sync_dir(path)
 
-    def syncfs(self, path: Path) -> None:
+    def syncfs(self, fd: int) -> None:
         with self._watch():
-            self._below.syncfs(path)
+            self._below.syncfs(fd)
+
+    def open_directory(self, path: Path) -> int:
+        return self._below.open_directory(path)
+
+    @property
+    def syncfs_tells(self) -> bool:
+        return self._below.syncfs_tells
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
         fd = self._below.open(path, write=write, create=create)

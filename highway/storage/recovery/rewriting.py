@@ -100,6 +100,8 @@ def rewrite(old: Segment, files: Descriptors, source: JournalRange, settings: Lo
     error = None
     try:
         filesystem.sync_dir(old.path.parent)
+        if not old.named:
+            filesystem.sync_dir(old.path.parent.parent)
     except OSError as failure:
         error = failure
     return Rewritten(Segment.take_over(old, files, length, source.to_offset, durable=error is None), error)

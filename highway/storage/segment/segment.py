@@ -62,7 +62,7 @@ def segment_path(directory: Path, base_offset: int) -> Path:
 class Segment(IndexedSegment):
     """See the module's text. Positions are bytes in the file, offsets number records."""
 
-    __slots__ = ("_held", "deleted", "durable_offset", "small_frames", "suspect")
+    __slots__ = ("_held", "deleted", "durable_offset", "named", "small_frames", "suspect")
 
     def __init__(self, path: Path, files: Descriptors) -> None:
         """Use `create`, `open_active` or `open_sealed`."""
@@ -71,6 +71,7 @@ class Segment(IndexedSegment):
         self.deleted = False
         self.small_frames = 0  # appended since it was opened
         self.durable_offset = self.base_offset  # the lowest that may stand behind that
+        self.named = True  # its name, and that of its directory, are durable
         self._held = False  # unsynced: the descriptor must not be closed
 
     @classmethod
@@ -84,10 +85,12 @@ class Segment(IndexedSegment):
         epoch: int,
         created_ms: int,
         salt: int | None = None,
+        durable: bool = True,
     ) -> Segment:
-        """Return a new, empty, durable segment; FileExistsError if there is a file of that name.
+        """Return a new, empty segment; FileExistsError if there is a file of that name.
 
-        `salt` is random unless a test sets it.
+        It is `durable`, or else neither its header nor its name are before the first sync; then no checkpoint may
+        mention it, and the next open takes what it finds of it. `salt` is random unless a test sets it.
         """
         if salt is None:
             salt = int.from_bytes(os.urandom(4), "big") or 1
@@ -97,8 +100,9 @@ class Segment(IndexedSegment):
         fd = filesystem.open(segment.path, create=True)
         try:
             filesystem.pwrite(fd, header.encode(), 0)
-            filesystem.fsync(fd)
-            filesystem.sync_dir(directory)
+            if durable:
+                filesystem.fsync(fd)
+                filesystem.sync_dir(directory)
         except BaseException:
             filesystem.close(fd)
             with contextlib.suppress(OSError):
@@ -108,6 +112,7 @@ class Segment(IndexedSegment):
         segment._header = header
         segment._index = SparseIndex(SEGMENT_HEADER_BYTES, base_offset)
         segment._index.topics = TopicPostings()
+        segment.named = durable
         segment.durable_length = SEGMENT_HEADER_BYTES
         return segment
 
@@ -228,16 +233,21 @@ class Segment(IndexedSegment):
         """Make everything appended so far durable. After an OSError never again: the segment is `suspect`."""
         self._refuse_suspect()
         length, next_offset = self.length, self.next_offset
-        if length == self.durable_length:
+        if length == self.durable_length and self.named:
             return
+        filesystem = self._files.filesystem
         with self._files.use(self.path) as fd, self._suspicion():
-            self._files.filesystem.fdatasync(fd)
+            filesystem.fdatasync(fd)
+            if not self.named:
+                filesystem.sync_dir(self.path.parent)
+                filesystem.sync_dir(self.path.parent.parent)
         self.mark_durable(length, next_offset)
 
     def mark_durable(self, length: int, next_offset: int) -> None:
         """Note that everything below `length`, where `next_offset` follows, is durable: `sync` does that, and so must
         who calls syncfs for many segments.
         """
+        self.named = True
         self.durable_length = length
         self.durable_offset = next_offset
         with self._lock:
