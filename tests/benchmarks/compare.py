@@ -1,7 +1,7 @@
 """`make bench`: Highway beside mosquitto, nats-server, RabbitMQ and amqtt, as far as they are installed, in turns.
 
 Writes REPORT.md with charts. Everything is on loopback, in folders that are deleted, and ends by itself. The full run takes
-an hour or two; `--only`, `--brokers`, `--rounds` and `--scale` make it shorter.
+the better part of an hour; `--only`, `--brokers`, `--rounds` and `--scale` make it shorter.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _allow_descriptors() -> None:
 def _measure_row(row: Row, running: list[Running], results: Results, rounds: int, scale: float, folder: Path) -> None:
     for number in range(1 if row.fresh else rounds):
         for each in running:
-            if not row.only(each.peer):
+            if not row.only(each.peer) or results.failed(row.group, row.names[0], each.peer.name):
                 continue
             try:
                 if row.fresh:

@@ -56,6 +56,7 @@ class Peer:
     share: float = 1.0
     stores_only_for_sessions: bool = False
     is_highway: bool = False
+    not_counted: tuple[str, ...] = ()  # names of files and folders of constant size: they say nothing of a message
     finish: Callable[[], None] = lambda: None  # after the end of its process
 
     def missing(self) -> str:
@@ -140,10 +141,11 @@ class Running:
 
     def disk_bytes(self) -> int:
         """What its folder takes on the disk."""
+        ignored = {"output.txt", *self.peer.not_counted}
         total = 0
         for path in self.folder.rglob("*"):
             with contextlib.suppress(OSError):
-                if path.is_file() and path.name != "output.txt":
+                if path.is_file() and not ignored & set(path.parts):
                     total += path.stat().st_blocks * 512
         return total
 
@@ -203,6 +205,7 @@ def highway(mode: str) -> Peer:
         settings,
         lambda _folder, _port: {"PYTHONPATH": str(ROOT)},
         is_highway=True,
+        not_counted=("journal", "RESERVE"),
     )
 
 

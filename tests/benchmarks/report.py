@@ -56,6 +56,11 @@ class Results:
         cell = row_cells.get(peer, Cell([], ""))
         row_cells[peer] = Cell(cell.figures if figure is None else [*cell.figures, figure], failure or cell.failure)
 
+    def failed(self, group: str, row: str, peer: str) -> bool:
+        """Whether there was no figure: another try would only wait as long again."""
+        cell = self.cells.get((group, row), {}).get(peer)
+        return cell is not None and bool(cell.failure)
+
     def medians(self, group: str, row: str) -> dict[str, float]:
         """Broker -> median, where there is one."""
         cells = self.cells.get((group, row), {})
@@ -167,7 +172,7 @@ def _shown(cell: Cell | None, unit: str) -> str:
     if cell is None:
         return ""
     if cell.median is None:
-        return "failed"
+        return "none"
     text = f"{cell.median:,.0f}" if cell.median >= 100 else f"{cell.median:.3g}"
     return f"{text}{' ' if unit.isalpha() else ''}{unit}"
 
@@ -210,7 +215,10 @@ def _brokers(running: Sequence[Running], missing: dict[str, str]) -> list[str]:
         "",
         "Load: the part of the messages of a row that a broker gets, so that a slow one isn't waited for. nats-server",
     ]
-    lines += ["stores only while a session wants it: one that is offline does."]
+    lines += [
+        "stores only while a session wants it: one that is offline does. Disk: without files whose size never changes, the"
+    ]
+    lines += ["journal of Highway and its reserve."]
     for each in running:
         for name, text in each.peer.settings(each.folder, each.port).items():
             shown = text.replace(str(each.folder), "FOLDER").strip()

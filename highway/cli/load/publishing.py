@@ -68,14 +68,20 @@ class Ingest:
 
 
 @lru_cache(maxsize=64)
-def _windows(topic: bytes, qos: int, window: int, payloads: tuple[bytes, ...]) -> tuple[tuple[bytes, int], ...]:
-    """Encoded windows, and what a subscriber at QoS 0 gets of each in bytes; the same for all publishers of a topic."""
+def _windows(
+    topic: bytes, number_of_topic: int, qos: int, window: int, payloads: tuple[bytes, ...]
+) -> tuple[tuple[bytes, int], ...]:
+    """Encoded windows, and what a subscriber at QoS 0 gets of each in bytes; the same for all publishers of a topic.
+
+    Each topic takes other payloads, as long as there are some.
+    """
     largest = max(map(len, payloads)) + len(topic) + 8
     variety = max(1, min(_VARIETY, _ENCODED_BYTES // (largest * window)))
     heads, plain = PublishHeads(0x30 | qos << 1, topic, 2 if qos else 0), PublishHeads(0x30, topic)
     made = []
     for number in range(variety):
-        chosen = [payloads[(number * window + each) % len(payloads)] for each in range(window)]
+        first = (number_of_topic * variety + number) * window
+        chosen = [payloads[(first + each) % len(payloads)] for each in range(window)]
         ids = ((number * window + each) % 65_000 + 1 for each in range(window))
         delivered = encode_qos0(plain, chosen)
         encoded = encode_qos(heads, [one.to_bytes(2, "big") for one in ids], chosen) if qos else delivered
@@ -93,8 +99,9 @@ class Publisher(LoadClient):
         self.left = max(1, load.messages // load.window)
         self.sent = 0
         self.times_ms: list[float] = []
-        topic = load.topic.replace("{}", str(number % load.topics))
-        windows = _windows(topic.encode(), load.qos, load.window, load.payloads)
+        topic_number = number % load.topics
+        topic = load.topic.replace("{}", str(topic_number))
+        windows = _windows(topic.encode(), topic_number, load.qos, load.window, load.payloads)
         self._windows = [encoded for encoded, _ in windows]
         self._delivered = [size for _, size in windows]
         self._acked = 0
