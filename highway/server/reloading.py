@@ -42,6 +42,9 @@ __all__ = ["Reloader"]
 
 logger = logging.getLogger("highway.server")
 
+# Lines about one reload. A list of a thousand entries that all change would hold up the loop, and nobody reads it.
+TOLD_CHANGES = 100
+
 
 class Reloader:
     """The configuration in force, and the way to another one."""
@@ -78,7 +81,7 @@ class Reloader:
         answer: asyncio.Future[dict[str, Deletion]] = asyncio.get_running_loop().create_future()
         storage = self._broker.storage
         storage.plan_retention(retention_changes(self.settings, new), answer.set_result, only_new=True)
-        return make_plan(self.settings, new, await answer), new
+        return await asyncio.to_thread(make_plan, self.settings, new, await answer), new
 
     async def reload(self, *, allow_trim: bool = False) -> Plan:
         """Put the files in force as they are now; returns what has changed.
@@ -113,12 +116,10 @@ class Reloader:
             raise
         # From here on nothing can fail.
         storage = self._broker.storage
-        for log in settings.logs:
-            storage.change_log(log)
+        gone = {log.name for log in self.settings.logs} - {log.name for log in settings.logs}
+        storage.change_logs(settings.logs, gone)
         self._gate.change(settings.auth)
         reconfigure(self._broker, settings.broker)
-        for name in {log.name for log in self.settings.logs} - {log.name for log in settings.logs}:
-            storage.release_log(name)
         close_others()
         self._lines.apply(settings.logging)
         self.settings = settings
@@ -126,8 +127,11 @@ class Reloader:
     def _tell(self, plan: Plan) -> None:
         for warning in plan.warnings:
             logger.warning("configuration: %s", warning)
-        for line in plan.lines():
-            logger.info("reload: %s", line)
+        for change in plan.changes[:TOLD_CHANGES]:
+            logger.info("reload: %s", change)
+        more = len(plan.changes) - TOLD_CHANGES
+        if more > 0:
+            logger.info("reload: and %d more changes of that kind", more)
         logger.info("reload: %s is in force, %d changes", self.source, len(plan.changes))
 
     def request(self) -> None:

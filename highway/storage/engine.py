@@ -39,7 +39,7 @@ from highway.storage.segment.format import MAX_FRAME_BYTES
 from highway.storage.settings import Durability, LogSettings, StorageSettings, find_settings, unconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from highway.clock import Clock
@@ -416,29 +416,23 @@ class Storage:
         self._committer.hand_over([encode_log(log.log_id, log.uuid, log.name)])
         return log
 
-    def change_log(self, settings: LogSettings) -> None:
-        """Keep the log of that name by `settings` from now on, or the logs of all topics of a `per_topic` entry.
+    def change_logs(self, changed: Sequence[LogSettings], released: Iterable[str] = ()) -> None:
+        """Keep the logs named by `changed` by these settings from now on; a `per_topic` entry's are those of its topics.
 
-        It is created if there is none. Nothing is deleted by it: retention looks at its logs in its own time, or when
+        What isn't there is created. Those `released` are configured no longer: they are kept as the next open would, whole,
+        until an operator deletes of them. Nothing is deleted by it: retention looks at its logs in its own time, or when
         `reap` says so.
         """
-        self._configured[settings.name] = settings
-        if not settings.per_topic:
-            self.add_log(settings)
-        self._renew(settings.name)
-
-    def release_log(self, name: str) -> None:
-        """Keep a log that is configured no longer as the next open would: whole, until an operator deletes of it."""
-        self._configured.pop(name, None)
-        self._renew(name)
-
-    def _renew(self, entry: str) -> None:
-        """Let the log of an entry, or those of its topics, be kept as they are configured now."""
-        for name, log in self.logs.items():
-            if name.partition("/")[0] == entry:
-                settings = find_settings(self._configured, name) or unconfigured(name)
-                if log.settings != settings:
-                    log.change(settings)
+        self._configured.update({settings.name: settings for settings in changed})
+        for name in released:
+            self._configured.pop(name, None)
+        for settings in changed:
+            if not settings.per_topic and settings.name not in self.logs:
+                self._create(settings.name, settings)
+        for name, log in self.logs.items():  # one look at each, however many there are
+            settings = find_settings(self._configured, name) or unconfigured(name)
+            if log.settings != settings:
+                log.change(settings)
         self._update_bounds()
 
     def checkpoint(self, done: Callable[[bool], None] | None = None) -> None:

@@ -32,7 +32,7 @@ def change(rig: Rig, *entries: tuple[bytes, str, Durability], **settings: Any) -
         rig.logs = [LogSettings(name, durability) for _, name, durability in entries]
         settings["entries"] = tuple(TopicEntry(topic_filter, name) for topic_filter, name, _ in entries)
     for log in rig.logs:
-        rig.storage.change_log(log)
+        rig.storage.change_logs([log])
     rig.settings = replace(rig.broker.settings, **settings)
     reconfigure(rig.broker, rig.settings)
     rig.settle()

@@ -536,7 +536,7 @@ def test_a_log_that_becomes_safe_loses_nothing_acknowledged_since_and_gives_no_o
     rig.settle()
     rig.append("a", b"shown at once")
     assert rig.log("a").high_watermark == 2
-    rig.storage.change_log(LogSettings("a", SAFE))
+    rig.storage.change_logs([LogSettings("a", SAFE)])
     done = []
     rig.append("a", b"kept")
     rig.storage.after(rig.log("a").acknowledge_at, done.append)
@@ -553,7 +553,7 @@ def test_a_log_that_becomes_fast_reserves_offsets_before_it_shows_them():
     rig = opened([LogSettings("a", SAFE)])
     rig.append("a", b"safe")
     rig.settle()
-    rig.storage.change_log(LogSettings("a", FAST))
+    rig.storage.change_logs([LogSettings("a", FAST)])
     rig.append("a", b"first")
     assert rig.log("a").high_watermark == 1, "above the ceiling, which is on its way"
     assert rig.log("a").acknowledge_at == SAFE
@@ -571,7 +571,7 @@ def test_the_strictest_log_decides_for_the_journal_when_settings_change():
     journal, committer = rig.storage._journal, rig.storage._committer
     strict = (journal.verify, journal.sync_bytes, committer.flush_bytes)
     assert strict[1:] == (5000, 500)
-    rig.storage.change_log(LogSettings("b", SAFE, flush_bytes=700, sync_bytes=3000, verify="off"))
+    rig.storage.change_logs([LogSettings("b", SAFE, flush_bytes=700, sync_bytes=3000, verify="off")])
     assert (journal.sync_bytes, committer.flush_bytes) == (3000, 700)
     assert journal.verify < strict[0]
 
@@ -581,6 +581,6 @@ def test_a_log_that_is_configured_no_longer_is_kept_whole():
     for _ in range(20):
         rig.append("a", bytes(60))
         rig.settle()
-    rig.storage.release_log("a")
+    rig.storage.change_logs([], ["a"])
     rig.advance(3600, step=60)
     assert len(rig.contents("a")) == 20

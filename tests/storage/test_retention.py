@@ -313,7 +313,7 @@ def test_a_shorter_retention_is_told_in_full_before_it_deletes_anything():
     found = asked(rig.storage.plan_retention, [shorter], rig=rig)["a"]
     assert log.log_start_offset == 0
     assert found.segments > 1
-    rig.storage.change_log(shorter)
+    rig.storage.change_logs([shorter])
     assert rig.log(log.name) is log
     reap(rig)
     assert (found.from_offset, found.to_offset) == (0, log.log_start_offset)
@@ -331,7 +331,7 @@ def test_a_log_of_which_all_is_too_old_is_told_of_with_its_active_segment():
     shorter = replace(rig.log("a").settings, retention_ms=MINUTE_MS)
     found = asked(rig.storage.plan_retention, [shorter], rig=rig)["a"]
     assert (found.from_offset, found.to_offset) == (0, end)
-    rig.storage.change_log(shorter)
+    rig.storage.change_logs([shorter])
     reap(rig)
     reap(rig)
     assert rig.log("a").log_start_offset == end
@@ -344,7 +344,7 @@ def test_a_smaller_bound_spares_the_active_segment_in_the_plan_as_well(bound):
     fill(rig)
     smaller = replace(rig.log("a").settings, retention_bytes=bound)
     found = asked(rig.storage.plan_retention, [smaller], rig=rig)["a"]
-    rig.storage.change_log(smaller)
+    rig.storage.change_logs([smaller])
     reap(rig)
     assert found.to_offset == rig.log("a").log_start_offset < rig.log("a").log_end_offset
 
