@@ -141,7 +141,8 @@ class ServerProtocol:
             if data:
                 self._parse(data, events)
         except MqttError as error:
-            self.error = error
+            # Its frames would hold what was being read, and this object, which holds it: for the collector to find one day.
+            self.error = error.with_traceback(None)
             self._enter(Signal.ERROR)
         return events
 

@@ -41,13 +41,14 @@ MIB = 1024 * 1024
 SETTINGS = {
     "limits": {
         "max_packet": "64KiB",
-        "max_sessions": 2000,
+        "max_sessions": 300,
         "max_retained": 300,
         "max_subscriptions": 50,
         "session_expiry": "1m",
         "reconnect_rate": "unlimited",
         "connect_rate_per_address": "unlimited",
         "connect_timeout": "5s",
+        "write_buffer": "16KiB",
     },
     "memory_budget": "4MiB",
     "defaults": {"retention_bytes": "8MiB", "segment_bytes": "1MiB"},

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 
 import pytest
 from hypothesis import given, strategies as st
@@ -322,3 +324,16 @@ def test_pubacks_with_reasons_are_runs_of_one():
     events = connected(5).receive_data(data)
     assert [event.packet_ids for event in events] == [[1, 2], [3], [4]]
     assert (events[1].reason_code, events[1].properties.reason_string) == (0x87, "no")
+
+
+def test_a_fault_does_not_keep_what_it_was_found_in():
+    protocol = ServerProtocol()
+    protocol.receive_data(b"\x00" * 10)
+    assert protocol.error is not None
+    reference = weakref.ref(protocol.error)
+    gc.disable()
+    try:
+        del protocol
+        assert reference() is None
+    finally:
+        gc.enable()
