@@ -167,7 +167,7 @@ def test_an_export_that_was_cut_off_goes_on(data, highway, tmp_path, monkeypatch
         (partial / "00000004.parquet").write_bytes(b"torn")
     else:
         with partial.open("ab") as file:
-            file.write(b'{"torn')
+            file.write(b"torn" * 10_000)
     storage = open_storage(data)  # what comes meanwhile is for the next export
     log = storage.logs["telemetry"]
     log.append(RecordHeads(b"late", 0, log.delta_ms()).encode([b"late"]), 1)
@@ -189,20 +189,21 @@ def test_an_export_that_was_cut_off_goes_on(data, highway, tmp_path, monkeypatch
 
 
 @pytest.mark.usefixtures("data", "small_chunks")
-def test_what_is_missing_beside_its_state_is_said_and_restart_begins_again(highway, tmp_path, monkeypatch):
-    target = tmp_path / "out.jsonl"
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_what_is_missing_beside_its_state_is_said_and_restart_begins_again(highway, tmp_path, monkeypatch, kind):
+    target = tmp_path / f"out.{kind}"
     monkeypatch.setattr(export.Export, "_judged", lambda _: 1 / 0)
     monkeypatch.setattr("highway.storage.exporting.progress_file.ProgressFile.remove", lambda _: None)
     with pytest.raises(ZeroDivisionError):
-        highway("export", "jsonl", "telemetry", "-o", target)
+        highway("export", kind, "telemetry", "-o", target)
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     target.unlink()
-    ran = highway("export", "jsonl", "telemetry", "-o", target)
+    ran = highway("export", kind, "telemetry", "-o", target)
     assert ran.code == Exit.FAILURE
     assert "holds less than its state file says (begin again with --restart)" in ran.err
-    assert highway("export", "jsonl", "telemetry", "-o", target, "--restart").code == 0
-    assert len(lines(target)) == 106
+    assert highway("export", kind, "telemetry", "-o", target, "--restart").code == 0
+    assert len(lines(target) if kind == "jsonl" else pd.read_parquet(target)) == 106
 
 
 def test_a_killed_process_goes_on(data, tmp_path):

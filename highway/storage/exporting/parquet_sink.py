@@ -43,12 +43,8 @@ class ParquetSink:
 
     def open(self, position: int) -> None:
         self._partial.mkdir(exist_ok=True)
-        kept = set(map(self._part, range(position)))
-        there = set(self._partial.iterdir())
-        if kept - there:
+        if not all(self._part(number).exists() for number in range(position)):
             raise incomplete(self._partial)
-        for path in there - kept:
-            path.unlink()
         self._parts = position
 
     def _part(self, number: int) -> Path:
