@@ -117,6 +117,8 @@ def _storage(storage: StorageSettings) -> dict[str, Any]:
         "max_backlog_bytes": format_size(storage.max_backlog_bytes),
         "max_bytes": _size(storage.max_bytes),
         "reaper_interval": format_duration(storage.reaper_interval_ms),
+        "scrub_rate": f"{format_size(storage.scrub_rate)}/s",
+        "scrub_interval": format_duration(storage.scrub_interval_ms),
         "reserve_bytes": format_size(storage.reserve_bytes),
     }
 

@@ -17,7 +17,7 @@ from highway.broker.authorisation import Right
 from highway.config.limits import LimitsSection
 from highway.config.models import AuthSettings
 from highway.config.problems import did_you_mean
-from highway.config.sections import Duration, Section, Size
+from highway.config.sections import Duration, Section, Size, Speed
 from highway.errors import MqttError
 from highway.mqtt.topics import validate_topic_filter
 from highway.storage.settings import LogSettings, StorageSettings
@@ -308,6 +308,12 @@ class StorageSection(Section):
     )
     reaper_interval: Annotated[int, Duration("100ms", "1d")] = Field(
         _STORAGE.reaper_interval_ms, description="How often retention is looked at."
+    )
+    scrub_rate: Annotated[int, Speed("0B/s", "10GiB/s")] = Field(
+        _STORAGE.scrub_rate, description="Rate at which sealed segments are read again to find damage; 0B/s: never."
+    )
+    scrub_interval: Annotated[int, Duration("1s", "365d")] = Field(
+        _STORAGE.scrub_interval_ms, description="Time from the beginning of a round of that to the next."
     )
     reserve_bytes: Annotated[int, Size("0B", "64GiB")] = Field(
         _STORAGE.reserve_bytes, description="Disk space kept back, and given up when the disk is full."

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from highway.broker.token_bucket import Rate
 
-__all__ = ["ByteRate", "Duration", "MessageRate", "Section", "Size"]
+__all__ = ["ByteRate", "Duration", "MessageRate", "Section", "Size", "Speed"]
 
 T = TypeVar("T")
 
@@ -136,6 +136,22 @@ class ByteRate(MessageRate):
 
     def render(self, value: Rate) -> str:
         return format_rate(value, of_bytes=True)
+
+
+class Speed(_Unit[int]):
+    """An int of bytes a second, written as `4MiB/s`."""
+
+    pattern = ByteRate.pattern
+
+    def parse(self, value: object) -> int:
+        rate = parse_rate(value, of_bytes=True)
+        return rate.amount // rate.seconds
+
+    def measure(self, value: int) -> float:
+        return value
+
+    def render(self, value: int) -> str:
+        return f"{format_size(value)}/s"
 
 
 class Section(BaseModel):

@@ -32,6 +32,7 @@ from highway.storage.log.log import Log
 from highway.storage.log.retention import Deletion, Reaper
 from highway.storage.log.writer import LogWriter
 from highway.storage.maintenance.maintainer import Maintainer
+from highway.storage.maintenance.scrubbing import Scrubber
 from highway.storage.recovery.log_recovery import RecoveredLog
 from highway.storage.recovery.opening import recover_with_room
 from highway.storage.recovery.poison import WatchedFileSystem, drop_caches
@@ -108,6 +109,7 @@ class Storage:
             self._committer,
             self._checkpointer,
         )
+        self.scrubber = Scrubber(self._reaper.logs, filesystem, self._pool, scheduler, settings)
         self._space = SpaceGuard(
             Reserve(filesystem, layout.reserve, settings.reserve_bytes),
             self._journal_files,
@@ -285,6 +287,7 @@ class Storage:
         else:
             self._space.hit(shortage)  # nothing is accepted before a checkpoint is durable
         self._scheduler.call_later(self.settings.reaper_interval_ms / 1000, self._reap)
+        self.scrubber.start()
         if any(log.undurable_entry for log in self.logs.values()):
             self._checkpointer.note_commit()
 
@@ -519,8 +522,9 @@ class Storage:
         if self.closed:
             return
         committer = self._committer
-        self.maintainer.closed = True
-        self._drive(lambda: not (self._checkpointer.running or self._reaper.running or self.maintainer.stepping))
+        self.maintainer.closed = self.scrubber.closed = True
+        self._drive(lambda: not (self._checkpointer.running or self._reaper.running))
+        self._drive(lambda: not (self.maintainer.stepping or self.scrubber.stepping))
         self.maintainer.close()
         if committer.stalled:
             self._write_stalled()

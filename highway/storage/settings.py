@@ -83,6 +83,8 @@ class StorageSettings:
     reaper_interval_ms: int = 30_000
     reserve_bytes: int = 64 * MIB  # kept back, and given up when the disk is full
     max_record_bytes: int = 256 * MIB  # one record with its head; a frame holds no more
+    scrub_rate: int = 4 * MIB  # bytes a second that are read again to find damage; 0: never
+    scrub_interval_ms: int = 24 * 60 * 60 * 1000  # from the beginning of a round to that of the next
 
 
 def find_settings(configured: Mapping[str, LogSettings], name: str) -> LogSettings | None:

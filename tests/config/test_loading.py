@@ -96,7 +96,8 @@ topics:
      compression_level: 8, verify: off, on_corruption: refuse}
 storage:
   {journal_file_bytes: 9MiB, checkpoint_interval: 10s, checkpoint_bytes: 11MiB, cache_bytes: 12MiB,
-   max_backlog_bytes: 13MiB, max_bytes: 14MiB, reaper_interval: 15s, reserve_bytes: 16MiB}
+   max_backlog_bytes: 13MiB, max_bytes: 14MiB, reaper_interval: 15s, reserve_bytes: 16MiB,
+   scrub_rate: 17MiB/s, scrub_interval: 18h}
 """
     )
     assert settings.data_dir == Path("/srv/highway")
@@ -122,7 +123,17 @@ storage:
         ),
     )
     assert settings.storage == StorageSettings(
-        9 * 2**20, 10_000, 11 * 2**20, 2 * 2**20, 12 * 2**20, 13 * 2**20, 14 * 2**20, 15_000, 16 * 2**20
+        9 * 2**20,
+        10_000,
+        11 * 2**20,
+        2 * 2**20,
+        12 * 2**20,
+        13 * 2**20,
+        14 * 2**20,
+        15_000,
+        16 * 2**20,
+        scrub_rate=17 * 2**20,
+        scrub_interval_ms=18 * 3_600_000,
     )
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tests.harness.broker_process import ROOT
+from tests.harness.broker_process import ROOT, BrokerProcess, wait_until
 from tests.harness.log_reader import read_log
 from tests.harness.publisher import publish_all
 from tests.harness.raw_client import RawClient
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.harness.broker_process import BrokerProcess
 
 PAYLOADS = [b"message %05d " % number + os.urandom(200) for number in range(20_000)]
 
@@ -102,3 +103,35 @@ def test_a_backup_of_the_running_broker_serves_everything_that_was_acknowledged(
     assert highway("backup", "restore", backup, "--data-dir", own_broker.data)[0] == 0
     own_broker.start()
     assert [record.payload for record in read_log(own_broker.port, "safe/#")] == PAYLOADS[:3000]
+
+
+def test_a_flipped_byte_under_the_running_broker_is_found_by_the_scrub(tmp_path: Path) -> None:
+    topics = [{"topic": "safe/#", "log": "safe", "durability": "SAFE", "segment_bytes": "64KiB", "flush_bytes": "4KiB"}]
+    storage = {"scrub_rate": "64MiB/s", "scrub_interval": "1s", "checkpoint_interval": "100ms"}
+    with BrokerProcess(tmp_path, topics=topics, storage=storage) as broker:
+        publish_all(broker.port, "safe/a", PAYLOADS[:2000])
+        wait_until(lambda: len(list(broker.data.glob("logs/safe-*/*.idx"))) > 1, what="sealed segments")
+        segment = min(broker.data.glob("logs/safe-*/*.log"))
+        with segment.open("r+b") as file:
+            file.seek(segment.stat().st_size // 2)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 0x10]))
+        broker.wait_for_line(f"log safe: offsets [0-9]+ to [0-9]+ are lost: .*{segment.name}", timeout=20)
+        ready = http_get(broker, "/readyz")
+        assert ready.startswith("ready\n")
+        assert "degraded: Log safe:" in ready
+        gone = re.search("offsets ([0-9]+) to ([0-9]+)", ready)
+        assert gone is not None
+        left = {record.offset for record in read_log(broker.port, "safe/#")}
+        assert left == set(range(2000)) - set(range(int(gone[1]), int(gone[2]) + 1))
+
+
+def http_get(broker: BrokerProcess, path: str) -> str:
+    connection = http.client.HTTPConnection("localhost", timeout=10)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(broker.data / "admin.sock"))
+    connection.request("GET", path)
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text

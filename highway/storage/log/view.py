@@ -156,7 +156,7 @@ class LogView:
             return outcome
         if isinstance(outcome, Exception):
             return StorageError(f"log {self.name}: offset {offset} can't be read: {outcome!r}")
-        self._lose(outcome.lost)
+        self.lose(outcome.lost)
         batch = outcome.batch
         if batch is None or batch.end_offset <= self.log_start_offset:
             batch = self.read(max(offset, self.log_start_offset))
@@ -166,7 +166,7 @@ class LogView:
             self._cache.add(self.log_id, batch)
         return batch if batch is not None else self._not_found(offset)
 
-    def _lose(self, lost: list[Lost]) -> None:
+    def lose(self, lost: list[Lost]) -> None:
         """Record damaged ranges as gaps, and say so."""
         for start, to_offset, error in lost:
             from_offset = max(start, self.log_start_offset)
@@ -206,7 +206,7 @@ class LogView:
             if isinstance(outcome, Exception):
                 done(outcome if isinstance(outcome, StorageError) else StorageError(f"log {self.name}: {outcome!r}"))
                 return
-            self._lose(outcome.lost)
+            self.lose(outcome.lost)
             found = outcome.batch
             if found is None or found.end_offset <= self.log_start_offset:
                 done(self._not_found(offset - 1))

@@ -34,7 +34,7 @@ from .format import (
 from .index import SparseIndex
 from .indexed import INDEX_SUFFIX, SEGMENT_SUFFIX, IndexedSegment
 from .postings import StoredPostings, TopicPostings
-from .scan import DamagedRange, ScanResult, Window
+from .scan import DamagedRange, FrameWalk, ScanResult, Window
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -383,10 +383,13 @@ class Segment(IndexedSegment):
             return walk.skip_damage(error.reason)[0]
         return DamagedRange(position, position, walk.next_offset, walk.next_offset, "no damage: the read failed once")
 
+    def walk(self) -> FrameWalk:
+        """Return a way through all frames, each of which it reads and checks; CorruptionError without a header."""
+        return self._walk(self._end(), SEGMENT_HEADER_BYTES, self.base_offset)
+
     def verify(self) -> ScanResult:
         """Read every frame and check it; damage doesn't end the walk."""
-        end = self._end()
-        return self._walk(end, SEGMENT_HEADER_BYTES, self.base_offset).scan(resync=True)
+        return self.walk().scan(resync=True)
 
     def read_raw(self, position: int, length: int) -> bytes:
         """Return bytes of the file as they are, zeros where the disk can't read: for a copy of what is about to be cut."""
