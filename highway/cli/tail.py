@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
@@ -52,14 +53,14 @@ def tail(
     """
     if topic is not None:
         check_topic_filter(topic)
-    known = ask(data_dir, "GET", f"logs/{log}")
+    known = ask(data_dir, "GET", f"logs/{quote(log, safe='')}")
     query = {} if topic is None else {"topic": topic}
     place = start or (f"-{lines}" if lines else "latest")
     left = count
     with contextlib.suppress(KeyboardInterrupt):  # the way to end what has no end
         while left is None or left > 0:
             limit = STEP if left is None else min(left, STEP)
-            known = ask(data_dir, "GET", f"logs/{log}")
+            known = ask(data_dir, "GET", f"logs/{quote(log, safe='')}")
             found = _records(data_dir, log, place, limit, known["high_watermark"], query)
             for record in found:
                 _print(record, as_json=as_json)
@@ -75,7 +76,15 @@ def _records(data_dir: Path, log: str, place: str, limit: int, end: int, query: 
     """What stands from `place` on below `end`, at most `limit`."""
     if place == str(end):
         return []
-    lines = ask(data_dir, "GET", f"logs/{log}/records", **query, limit=str(limit), until=str(end), **{"from": place})
+    lines = ask(
+        data_dir,
+        "GET",
+        f"logs/{quote(log, safe='')}/records",
+        **query,
+        limit=str(limit),
+        until=str(end),
+        **{"from": place},
+    )
     records: list[dict[str, Any]] = lines
     return records
 

@@ -272,6 +272,7 @@ def _topic_changes(
 def _with_deletion(change: Change, deletion: Deletion | None) -> Change:
     if deletion is None:
         return change
-    segments = f"{deletion.segments} segment{'' if deletion.segments == 1 else 's'}"
-    text = f"{change.text}: deletes {segments}, offsets {deletion.from_offset}..{deletion.to_offset - 1}"
+    count = deletion.segments
+    what = f"{count} segment{'' if count == 1 else 's'}" if count else "what is in no segment yet"
+    text = f"{change.text}: deletes {what}, offsets {deletion.from_offset}..{deletion.to_offset - 1}"
     return replace(change, text=text, deletes=deletion)

@@ -388,3 +388,17 @@ def test_an_order_for_everything_leaves_the_active_segment():
     asked(rig.storage.trim, log, log.log_end_offset, rig=rig)
     assert len(log.writer.segments) == 1
     assert log.log_start_offset == log.writer.segments[0].base_offset < log.log_end_offset
+
+
+def test_what_is_in_memory_and_too_old_is_told_of_as_well():
+    rig = opened(LogSettings("a", SAFE, retention_ms=None, segment_bytes=300, flush_bytes=100_000))
+    fill(rig, count=5)
+    rig.clock.advance(10 * 60)
+    assert rig.log("a").writer.segments == []
+    shorter = replace(rig.log("a").settings, retention_ms=MINUTE_MS)
+    found = asked(rig.storage.plan_retention, [shorter], rig=rig)["a"]
+    assert (found.segments, found.records, found.from_offset, found.to_offset) == (0, 5, 0, 5)
+    rig.storage.change_logs([shorter])
+    rig.advance(60, step=5)
+    reap(rig)
+    assert rig.log("a").log_start_offset == 5

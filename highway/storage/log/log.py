@@ -35,6 +35,7 @@ from highway.storage.segment.records import MAX_DELTA_MS, RecordBatch, record_le
 from highway.storage.settings import Durability, LogSettings
 
 from .commit_time import FAR_MS
+from .retention import SegmentFacts
 from .view import LogView
 from .writer import SETTLING_CHECKPOINTS
 
@@ -494,6 +495,11 @@ class Log(LogView):
             self._reserve_at = _NEVER
         elif before == Durability.SAFE:
             self._reserve_at = self._ceiling  # what is shown before it is synced needs a ceiling from now on
+
+    def tail_facts(self) -> list[SegmentFacts]:
+        """Return what is in no segment yet as if it were one, without a length; nothing where there is nothing."""
+        count = self.log_end_offset - self._drained_end
+        return [SegmentFacts(self._drained_end, 0, count, self._last_ms)] if count else []
 
     @property
     def last_ms(self) -> int:

@@ -117,27 +117,38 @@ def plan(
 
 
 def count_doomed(
-    facts: Sequence[SegmentFacts], last_ms: int, now_ms: int, retention_ms: int | None, retention_bytes: int | None
+    facts: Sequence[SegmentFacts],
+    segments: int,
+    last_ms: int,
+    now_ms: int,
+    retention_ms: int | None,
+    retention_bytes: int | None,
 ) -> int:
-    """Return how many of the oldest segments retention will delete of a log to which nothing is appended any more.
+    """Return how many of the oldest `facts` retention will delete of a log to which nothing is appended any more.
 
-    The active segment is among them when all of it is too old: it is sealed, and goes a round later.
+    The last of the segments, and what is in memory and will follow it, are among them when all of it is too old: it is
+    sealed, and goes a round later. A bound on bytes spares them.
     """
     reasons = plan([*facts, SegmentFacts(0, 0, 0, 0)], last_ms, now_ms, retention_ms, retention_bytes)
-    if len(reasons) == len(facts) and reasons and reasons[-1] != AGE:
+    while reasons and len(reasons) >= segments and reasons[-1] != AGE:
         reasons.pop()
     return len(reasons)
 
 
-def _deletion(log: Log, facts: Sequence[SegmentFacts], first: int, until: int) -> Deletion | None:
-    """What the segments [first, until) of `facts` come to."""
+def _deletion(log: Log, facts: Sequence[SegmentFacts], segments: int, first: int, until: int) -> Deletion | None:
+    """What [first, until) of `facts` come to, of which the first `segments` are segments."""
     gone = facts[first:until]
     if not gone:
         return None
     end = facts[until].base_offset if until < len(facts) else log.log_end_offset
     start = max(log.log_start_offset, gone[0].base_offset)
     return Deletion(
-        log.name, len(gone), sum(fact.records for fact in gone), sum(fact.length for fact in gone), start, end
+        log.name,
+        min(until, segments) - min(first, segments),
+        sum(fact.records for fact in gone),
+        sum(fact.length for fact in gone),
+        start,
+        end,
     )
 
 
@@ -193,16 +204,17 @@ class Reaper:
         now_ms = self._time.now_ms()
         settled = self._time.settled
 
-        def count(log: Log, facts: list[SegmentFacts], settings: LogSettings) -> int:
+        def count(log: Log, facts: list[SegmentFacts], segments: int, settings: LogSettings) -> int:
             retention_ms = settings.retention_ms if settled else None
-            return count_doomed(facts, log.last_ms, now_ms, retention_ms, settings.retention_bytes)
+            return count_doomed(facts, segments, log.last_ms, now_ms, retention_ms, settings.retention_bytes)
 
         def looked(log: Log | None = None, settings: LogSettings | None = None, outcome: object = None) -> None:
             nonlocal left
             left -= 1
             if log is not None and settings is not None and isinstance(outcome, list):
-                first = count(log, outcome, log.settings) if only_new else 0
-                deletion = _deletion(log, outcome, first, count(log, outcome, settings))
+                facts, segments = [*outcome, *log.tail_facts()], len(outcome)
+                first = count(log, facts, segments, log.settings) if only_new else 0
+                deletion = _deletion(log, facts, segments, first, count(log, facts, segments, settings))
                 if deletion is not None:
                     found[log.name] = deletion
             if not left:
@@ -215,13 +227,13 @@ class Reaper:
 
     def preview_trim(self, log: Log, offset: int, done: Callable[[Deletion | None], None]) -> None:
         """Tell what `trim` would delete."""
-        self._with_facts(log, offset, lambda facts, count: done(_deletion(log, facts, 0, count)))
+        self._with_facts(log, offset, lambda facts, count: done(_deletion(log, facts, count, 0, count)))
 
     def trim(self, log: Log, offset: int, done: Callable[[Deletion | None], None]) -> None:
         """Delete the sealed segments that lie wholly below `offset`, as an operator wants it."""
 
         def go(facts: list[SegmentFacts], count: int) -> None:
-            deletion = _deletion(log, facts, 0, count)
+            deletion = _deletion(log, facts, count, 0, count)
             if deletion is None:
                 done(None)
                 return
