@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -40,7 +41,8 @@ class Metrics(Room):
     async def _metrics(self, request: web.Request) -> web.Response:
         totals = await self.sampler.totals()
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Reading(self.broker, self.condition, totals, self.sampler.free_bytes))
+        free_bytes = self.sampler.free_bytes or await asyncio.to_thread(lambda: self.broker.storage.free_bytes)
+        registry.register(_Reading(self.broker, self.condition, totals, free_bytes))
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 

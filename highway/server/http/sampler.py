@@ -1,7 +1,7 @@
 """What is looked at once a second: the history of the charts, how long syncs take, and how fast the disk fills.
 
 Owner: the event loop. A sample reads a dozen integers; what needs the disk is read in a thread, every ten seconds, and
-only while somebody asks.
+the indexes of segments only while somebody asks.
 """
 
 from __future__ import annotations
@@ -84,11 +84,15 @@ class Sampler:
             self._ends.append((broker.clock.monotonic(), ends))
         self._syncs.append(list(broker.storage.sync_seconds.counts))
         if self._looks % DISK_INTERVAL == 0:
-            stored = sum(feed.log.stored_bytes for feed in broker.feeds.values())
-            self._disk.append((broker.clock.monotonic(), stored))
-            self.free_bytes = broker.storage.free_bytes
+            # In a thread: a disk that hangs must not take the loop with it.
+            self._loop.run_in_executor(None, self._measure, list(broker.feeds.values()))
         self._looks += 1
         self._timer = self._loop.call_later(INTERVAL_S, self._look)
+
+    def _measure(self, feeds: list[Feed]) -> None:
+        stored = sum(feed.log.stored_bytes for feed in feeds)
+        self.free_bytes = self._broker.storage.free_bytes
+        self._disk.append((self._broker.clock.monotonic(), stored))
 
     def rates(self) -> dict[str, list[float]]:
         """Messages a second that came to each log, over the last minute, oldest first."""
@@ -102,6 +106,8 @@ class Sampler:
     @property
     def growth(self) -> float | None:
         """Bytes a second by which the logs grow, retention taken off; None while too little has been seen."""
+        if not self._disk:
+            return None
         (begin, before), (end, after) = self._disk[0], self._disk[-1]
         return (after - before) / (end - begin) if end - begin >= MIN_TREND_S else None
 

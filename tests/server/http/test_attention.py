@@ -13,7 +13,7 @@ from tests.broker.rig import RIGS, Rig
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from highway.broker import Broker
@@ -84,6 +84,16 @@ def test_errors_come_first(rig: Rig) -> None:
     assert kinds(rig.broker, condition, 1.0) == [("error", "reload"), ("warning", "disk"), ("warning", "missed")]
 
 
+class Inline:
+    """As much of an event loop as the sampler uses; it has no threads."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.call_later = rig.scheduler.call_later
+
+    def run_in_executor(self, _: None, work: Callable[..., object], *args: object) -> None:
+        work(*args)
+
+
 def look(sampler: Sampler, rig: Rig, bytes_each: list[int]) -> None:
     """One look at the disk for each size that the logs have, ten seconds apart."""
     for size in bytes_each:
@@ -92,8 +102,7 @@ def look(sampler: Sampler, rig: Rig, bytes_each: list[int]) -> None:
 
 
 def test_days_left_by_the_growth_of_the_logs(rig: Rig) -> None:
-    loop = cast("asyncio.AbstractEventLoop", rig.scheduler)  # only `call_later` is used
-    sampler = Sampler(rig.broker, Condition(), loop)
+    sampler = Sampler(rig.broker, Condition(), cast("asyncio.AbstractEventLoop", Inline(rig)))
     sampler.start()
     assert sampler.free_bytes > 0
     look(sampler, rig, [0, 1000])

@@ -229,6 +229,48 @@ def test_attention_list_has_a_failed_reload(tmp_path: Path, show: Callable[..., 
         process.process.send_signal(signal.SIGHUP)
         expect(page.locator("li[data-kind=reload]")).to_contain_text("topics")
         expect(page.locator("#health")).to_have_text("needs attention")
+        told = page.request.get(f"http://127.0.0.1:{port}/readyz").text().splitlines()
+        assert told[0] == "ready"
+        assert told[1].startswith("degraded: The last reload failed")
         process.config.write_text(good)
         process.process.send_signal(signal.SIGHUP)
         expect(page.locator(".calm")).to_be_visible()
+
+
+def test_a_broker_that_goes_away_is_seen_and_found_again(tmp_path: Path, show: Callable[..., Page]) -> None:
+    port = free_port()
+    process = BrokerProcess(tmp_path, topics=TOPICS, http={"port": port}).start()
+    page = show(port=port)
+    expect(page.locator("#health")).to_have_text("taking messages")
+    process.stop()
+    expect(page.locator("#health")).to_have_text("no connection")
+    with process:
+        expect(page.locator("#health")).to_have_text("taking messages")
+        expect(page.locator("tr[data-log=plant]")).to_be_visible()
+
+
+def test_a_token_is_asked_for_once(tmp_path: Path, show: Callable[..., Page]) -> None:
+    port = free_port()
+    secret = tmp_path / "http-token"
+    secret.touch(0o600)
+    secret.write_text("a-token-of-24-characters\n")
+    with BrokerProcess(tmp_path, topics=TOPICS, http={"port": port, "token": {"file": "http-token"}}):
+        page = show(port=port)
+        page.fill("input[type=password]", "a-token-of-24-characters")
+        page.click("form button")
+        expect(page.locator("#health")).to_have_text("taking messages")
+        page.locator("tr[data-log=plant] a").click()
+        expect(page.locator("#state")).to_have_text("waiting for the next message")
+
+
+def test_logs_of_one_topic_each_have_pages(tmp_path: Path, show: Callable[..., Page]) -> None:
+    port = free_port()
+    topics = [{"topic": "car/+/gps", "log": "car", "per_topic": True}]
+    with BrokerProcess(tmp_path, topics=topics, http={"port": port}) as process:
+        publish_all(process.port, "car/A 1/gps", [b"52.5"])
+        page = show(port=port)
+        page.locator("tr.log a", has_text="car/A 1/gps").click()
+        expect(page.locator("#state")).to_have_text("waiting for the next message")
+        publish_all(process.port, "car/A 1/gps", [b"52.6"])
+        expect(page.locator(".messages tbody tr").first).to_contain_text("52.6")
+        expect(page.locator(".facts")).to_contain_text("0 to 1")
