@@ -59,7 +59,11 @@ class LogCheck:
         """Read every segment in `directory`."""
         filesystem = self._descriptors.filesystem
         active = self._known.active_base
-        bases = list_segments(filesystem.listdir(directory)) if filesystem.exists(directory) else []
+        bases: list[int] = []
+        if filesystem.exists(directory):
+            # Twice: a file that is being replaced by another one of its name may be missing in one listing.
+            names = {*filesystem.listdir(directory), *filesystem.listdir(directory)}
+            bases = list_segments(sorted(names))
         for base, following in pairwise([*bases, active]):
             if base < following <= self._known.log_start:
                 continue  # retention is about to delete it
