@@ -94,6 +94,7 @@ class Broker:
         self.groups: dict[bytes, Group] = {}  # by share name and filter
         self._pumps: OrderedDict[Session | Group, None] = OrderedDict()  # in the order of their turns
         self._pump_due = False
+        self.turn_ends = 0.0  # monotonic: when those who catch up in this turn have had their time
         self.reads = Reads()
         self._held: set[Client] = set()
         self._sys_retained = 0  # retained messages of our own
@@ -324,7 +325,7 @@ class Broker:
         up share what the loop has to give, and what is live goes in between.
         """
         pumps, monotonic = self._pumps, self.clock.monotonic
-        end = monotonic() + TURN_S
+        end = self.turn_ends = monotonic() + TURN_S
         try:
             for _ in range(len(pumps)):
                 target, _ = pumps.popitem(last=False)

@@ -49,10 +49,10 @@ def slow_disk(monkeypatch):
     return hold
 
 
-def ask(rig, client_id, offset, qos=0):
+def ask(rig, client_id, offset, qos=0, topic_filter="#"):
     """Connect and ask for a replay."""
     peer = rig.connect(client_id)
-    peer.send(packets.subscribe(1, (f"$replay/{offset}/#", qos)))
+    peer.send(packets.subscribe(1, (f"$replay/{offset}/{topic_filter}", qos)))
     return peer
 
 
@@ -90,21 +90,21 @@ def test_who_waits_for_what_another_reads_finds_it_in_memory(rig, slow_disk, mon
 
 def test_reader_that_is_stuck_keeps_nobody_from_reading(rig, slow_disk):
     with slow_disk():
-        stuck = [ask(rig, f"s{number}", 0) for number in range(MAX_READS)]
+        stuck = [ask(rig, f"s{number}", number * EACH) for number in range(MAX_READS)]
         for peer in stuck:
             peer.link.congested = True
-        other = ask(rig, "other", 5 * EACH)
+        other = ask(rig, "other", 20 * EACH)
     assert rig.broker.reads.held == MAX_READS
     rig.settle()
-    assert numbers(other) == list(range(5 * EACH, FRAMES * EACH))
+    assert numbers(other) == list(range(20 * EACH, FRAMES * EACH))
     assert rig.broker.reads.held == 0
     forget_cache(rig)
     for peer in stuck:
         peer.link.congested = False
         rig.broker.drained(peer.client)
     rig.settle()
-    for peer in stuck:
-        assert numbers(peer) == list(range(FRAMES * EACH))
+    for number, peer in enumerate(stuck):
+        assert numbers(peer) == list(range(number * EACH, FRAMES * EACH))
 
 
 def test_readers_that_leave_while_they_wait_leave_no_place_taken(rig, slow_disk):
@@ -163,3 +163,34 @@ def test_a_read_that_fails_is_tried_again_later_and_not_in_every_turn(rig, monke
     rig.advance(1.1)
     assert numbers(peer) == list(range(FRAMES * EACH))
     assert (rig.broker.reads.held, rig.broker.reads.waiting) == (0, 0)
+
+
+def test_readers_of_other_topics_find_in_memory_what_one_of_them_has_read(tmp_path, slow_disk, monkeypatch):
+    rig = Rig(tmp_path / "data", ((b"#", "other", Durability.FAST),), max_inflight=EACH)
+    topics, each = [f"t/{number}" for number in range(20)], 30
+    publisher = rig.connect("publisher")
+    for number in range(each):
+        for topic in topics:
+            publisher.feed(packets.publish(topic, b"%d" % number, qos=1, packet_id=1))
+        if number % 10 == 9:  # three frames of 200 records, with ten of each topic
+            rig.advance(1.0)
+            rig.storage.logs["other"].drain()
+            rig.settle()
+    forget_cache(rig)
+    read = []
+    load_at = view.load_at
+    monkeypatch.setattr(
+        view, "load_at", lambda segments, offset, *rest: read.append(offset) or load_at(segments, offset, *rest)
+    )
+    with slow_disk():
+        peers = [ask(rig, f"r{topic}", "earliest", 1, topic) for topic in topics]
+        pair = rig.connect("pair")
+        pair.send(packets.subscribe(1, ("t/3", 1), ("t/7", 0)) + packets.publish("t/7", b"live"))
+    rig.settle()
+    for topic, peer in zip(topics, peers, strict=True):
+        got = peer.messages()
+        assert [(m.topic, int(m.payload)) for m in got] == [(topic, number) for number in range(EACH)]  # the window
+        peer.send(b"".join(packets.ack(0x40, message.packet_id) for message in got))
+        assert [int(m.payload) for m in peer.messages() if m.payload != b"live"] == list(range(EACH, each))
+    assert len(read) == 3
+    assert [m.payload for m in pair.messages()] == [b"live"]

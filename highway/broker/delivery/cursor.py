@@ -38,6 +38,8 @@ __all__ = ["Cursor"]
 
 # Records looked at in one step: a batch may have 65,536, and a window that opens by one must not cost a copy of them.
 SLICE_RECORDS = 2048
+# In a batch that is larger, a reader of some topics has an index tell which records they are.
+MANY_RECORDS = 64
 
 
 class Cursor:
@@ -117,13 +119,14 @@ class Cursor:
     def advance(self, budget: int) -> int:
         """Send up to about `budget` bytes of what comes next; returns the bytes sent.
 
-        0 means that it can't go on by itself: it is LIVE now, waits for the disk, or the window is full.
+        0 means that it can't go on by itself: it is LIVE now, waits for the disk, or the window is full. It stops behind
+        the batch in which the turn ends: of a thousand batches there may be nothing to send.
         """
         if self.loading:
             return 0
-        log = self.feed.log
+        log, broker = self.feed.log, self.reader.session.broker
         if self._next_offset < log.log_start_offset:
-            self.reader.session.broker.gap(self, self._next_offset, log.log_start_offset)
+            broker.gap(self, self._next_offset, log.log_start_offset)
             self._next_offset = log.log_start_offset
         sent = 0
         until = self.reader.until.get(log.name)
@@ -131,7 +134,7 @@ class Cursor:
             visible = self.feed.visible
             if until is not None:
                 if self._next_offset >= until:
-                    self.reader.session.broker.replay_ended(self)
+                    broker.replay_ended(self)
                     return sent
                 visible = min(visible, until)
             if self._next_offset >= visible:
@@ -145,13 +148,15 @@ class Cursor:
                 return sent
             if batch.base_offset > self._next_offset:
                 end = min(batch.base_offset, visible)
-                self.reader.session.broker.gap(self, self._next_offset, end)
+                broker.gap(self, self._next_offset, end)
                 self._next_offset = end
                 continue
             size, goes_on = self._send(batch, visible, budget - sent)
             sent += size
             if not goes_on:
                 return sent
+            if broker.clock.monotonic() >= broker.turn_ends:
+                return max(sent, 1)
         return sent
 
     def _send(self, batch: RecordBatch, visible: int, budget: int) -> tuple[int, bool]:
@@ -163,7 +168,12 @@ class Cursor:
         if batch.end_offset > visible:
             stop = visible - batch.base_offset if dense else bisect_left(records, (visible,))
         session, reader = self.reader.session, self.reader
-        if reader.kind is not None:
+        chosen: Sequence[int] = range(len(records))
+        if reader.names and len(records) > MANY_RECORDS:
+            chosen = batch.on_topics(reader.names)
+        if len(chosen) < len(records):  # others are on topics that the reader has not asked for
+            start, stop = bisect_left(chosen, start), bisect_left(chosen, stop)
+        elif reader.kind is not None:
             shared = find_slice(batch, reader, reader.kind, start)
             if shared is not None:
                 return self._send_shared(shared, batch, stop, visible, budget)
@@ -173,7 +183,8 @@ class Cursor:
             if end == start < stop:
                 self._wait_for_pace(reader.pace)
                 return 0, False
-        chunk = encoding.encode_records(reader, records[start:end], session.quota, budget)
+        rows = records[start:end] if chosen == range(len(records)) else [records[index] for index in chosen[start:end]]
+        chunk = encoding.encode_records(reader, rows, session.quota, budget)
         if reader.pace is not None:
             reader.pace.take(chunk.count)
         if chunk.scanned < end - start and len(chunk.offsets) == session.quota:
@@ -181,7 +192,7 @@ class Cursor:
         # Past the last record of a batch come the holes that a compaction left: step over them too.
         whole = chunk.scanned == end - start
         at_end = whole and end == stop
-        next_offset = min(batch.end_offset, visible) if at_end else records[start + chunk.scanned][0]
+        next_offset = min(batch.end_offset, visible) if at_end else records[chosen[start + chunk.scanned]][0]
         if not chunk.offsets:
             self._next_offset = next_offset
             self.feed.replayed += chunk.count

@@ -25,25 +25,32 @@ __all__ = ["MAX_READS", "Reads"]
 MAX_READS = 8
 
 Done: TypeAlias = "Callable[[RecordBatch | StorageError], None]"
+Request: TypeAlias = "tuple[Log, int, frozenset[bytes], Done]"
 
 
 class Reads:
     """The places, and who waits for one, in the order in which they asked."""
 
-    __slots__ = ("_free", "_serving", "_waiting")
+    __slots__ = ("_free", "_reading", "_serving", "_waiting")
 
     def __init__(self) -> None:
         self._free = MAX_READS
         self._serving = False
-        self._waiting: deque[tuple[Log, int, frozenset[bytes], Done]] = deque()
+        self._waiting: deque[Request] = deque()
+        # What is being read, and who wants to read there too, perhaps for other topics: it will be in the cache.
+        self._reading: dict[tuple[Log, int], list[Request]] = {}
 
     def load(self, log: Log, offset: int, topics: frozenset[bytes], done: Done) -> None:
         """As `Log.load`, when a place is free; `done` is called with the place held, and `release` gives it back."""
-        if self._free:
+        request = (log, offset, topics, done)
+        following = self._reading.get((log, offset))
+        if following is not None:
+            following.append(request)
+        elif self._free:
             self._free -= 1
-            log.load(offset, done, topics)
+            self._read(request)
         else:
-            self._waiting.append((log, offset, topics, done))
+            self._waiting.append(request)
 
     def release(self) -> None:
         """Give a place back; whoever waits first has it then."""
@@ -53,23 +60,37 @@ class Reads:
         self._serving = True
         try:
             while self._free and self._waiting:
-                self._free -= 1
-                self._serve(*self._waiting.popleft())
+                self._serve(self._waiting.popleft())
         finally:
             self._serving = False
 
-    @staticmethod
-    def _serve(log: Log, offset: int, topics: frozenset[bytes], done: Done) -> None:
+    def _serve(self, request: Request) -> None:
+        log, offset, _, done = request
+        following = self._reading.get((log, offset))
+        if following is not None:
+            following.append(request)
+            return
+        self._free -= 1
         batch = log.read(offset) if offset >= log.log_start_offset else None
         if batch is None:
-            log.load(offset, done, topics)
+            self._read(request)
         else:
             done(batch)
+
+    def _read(self, request: Request) -> None:
+        log, offset, topics, done = request
+
+        def read(result: RecordBatch | StorageError) -> None:
+            self._waiting.extendleft(reversed(self._reading.pop((log, offset))))
+            done(result)
+
+        self._reading[log, offset] = []
+        log.load(offset, read, topics)
 
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return len(self._waiting)
+        return len(self._waiting) + sum(map(len, self._reading.values()))
 
     @property
     def held(self) -> int:

@@ -64,16 +64,18 @@ def load_at(segments: Sequence[Segment], offset: int, end_offset: int, topics: C
                 if batch is None:
                     break
                 if batch.count:
-                    _decode(batch)
+                    _decode(batch, topics)
                     return Loaded(batch, lost)
                 offset = batch.end_offset  # a compaction left nothing there
     return Loaded(None, lost)
 
 
-def _decode(batch: RecordBatch) -> None:
+def _decode(batch: RecordBatch, topics: Collection[bytes] = ()) -> None:
     """Decode it here: a frame takes milliseconds, for which everybody whom the loop serves would wait."""
     with suppress(CorruptionError):  # the checksum was right, so it was written like that: whoever reads it is told
         batch.records()
+        if topics:
+            batch.on_topics(topics)
 
 
 def load_before(segments: Sequence[Segment], offset: int, end_offset: int, topics: Collection[bytes] = ()) -> Loaded:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from highway.errors import CorruptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
 __all__ = [
     "FLAG_PROPERTIES",
@@ -257,7 +257,7 @@ class RecordBatch:
     wire form of this batch there, so that ten subscribers cost one encoding.
     """
 
-    __slots__ = ("_records", "base_ms", "base_offset", "count", "data", "encodings", "last_ms")
+    __slots__ = ("_by_topic", "_records", "base_ms", "base_offset", "count", "data", "encodings", "last_ms")
 
     def __init__(self, base_offset: int, count: int, base_ms: int, last_ms: int, data: bytes) -> None:
         self.base_offset = base_offset
@@ -266,6 +266,7 @@ class RecordBatch:
         self.last_ms = last_ms  # commit time of the last record
         self.data = data
         self.encodings: dict[Any, Any] = {}
+        self._by_topic: dict[bytes, Sequence[int]] | None = None
         self._records: list[Record] | None = None
 
     @property
@@ -281,6 +282,27 @@ class RecordBatch:
             records = self._records = decode_records(self.data, self.count, self.base_offset, self.base_ms, where)
             _settle(records)
         return records
+
+    def on_topics(self, topics: Collection[bytes]) -> Sequence[int]:
+        """Return the indexes, ascending, of the records on some topics: who reads one of a thousand looks at no others."""
+        by_topic = self._by_topic
+        if by_topic is None:
+            by_topic = self._by_topic = self._index_topics()
+        if len(by_topic) == 1:
+            return range(len(self.records())) if next(iter(by_topic)) in topics else ()
+        found = [by_topic[topic] for topic in topics if topic in by_topic]
+        return found[0] if len(found) == 1 else sorted(chain.from_iterable(found))
+
+    def _index_topics(self) -> dict[bytes, Sequence[int]]:
+        by_topic: dict[bytes, array[int]] = {}
+        last, indexes = b"", array("I")
+        for index, (_, _, _, topic, _, _) in enumerate(self.records()):
+            if topic is not last:
+                last = topic
+                found = by_topic.get(topic)
+                indexes = by_topic[topic] = array("I") if found is None else found
+            indexes.append(index)
+        return dict(by_topic)
 
     def record_at(self, offset: int) -> Record | None:
         """Return one record, None where a compaction left a hole; the caller has checked that `offset` is in the batch."""
