@@ -3,7 +3,7 @@
     HighwayError                 something that an operator or a caller can act on
     ├── ConfigError              the configuration is wrong; carries every problem found, not only the first
     ├── CertificateError         a file of `tls:` can't be used; carries the key that names it
-    ├── ReloadRefusedError       a reload would delete data, and nobody has allowed that
+    ├── ReloadRefusedError       a reload would delete data, and nobody has allowed that, or leave a door open
     ├── StorageError             the durable log can't do what was asked
     │   ├── DataDirectoryError   the directory is of a newer format, incomplete, or can't be written
     │   │   └── DirectoryInUseError   another process has it open
@@ -77,7 +77,7 @@ class CertificateError(HighwayError):
 
 
 class ReloadRefusedError(HighwayError):
-    """A reload would delete stored messages, and nobody has allowed that: the configuration stays as it is."""
+    """A reload would delete stored messages, which nobody has allowed, or leave a door open: nothing has changed."""
 
 
 class StorageError(HighwayError):

@@ -50,6 +50,11 @@ class Listener:
     tls: TlsSettings | None = None
     websocket: str | None = None
 
+    @property
+    def address(self) -> tuple[object, ...]:
+        """Everything that can't be changed without closing the socket."""
+        return (self.host, self.port, self.websocket, self.tls is None)
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

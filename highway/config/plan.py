@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from highway.config.listeners import is_open
 from highway.config.rendering import to_tree
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from highway.config.models import Listener, Settings
     from highway.storage import Deletion, LogSettings
 
-__all__ = ["Change", "Plan", "in_force", "make_plan", "retention_changes"]
+__all__ = ["Change", "Plan", "in_force", "make_plan", "opened_doors", "retention_changes"]
 
 RESTART = "needs a restart"
 NEW_CONNECTIONS = "for new connections"
@@ -150,6 +151,19 @@ def in_force(old: Settings, new: Settings) -> Settings:
     )
 
 
+def opened_doors(old: Settings, new: Settings) -> list[str]:
+    """The listeners that anybody on the network could use where `in_force` counts, and in neither of the two whole.
+
+    Each configuration may be safe and a mixture of them not: a listener that moves to this machine only with a restart,
+    and clients that need no password any more at once.
+    """
+
+    def open_in(settings: Settings) -> set[str]:
+        return {item.name for item in settings.listeners if settings.broker.anonymous and is_open(item)}
+
+    return sorted(open_in(in_force(old, new)) - open_in(new) - open_in(old))
+
+
 def _keep_socket(old: Listener | None, new: Listener) -> Listener:
     if old is None:
         return new
@@ -209,10 +223,16 @@ def _with(text: str, effect: str) -> str:
 
 
 def _listener_changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+    gone = {_address(before[name]): name for name in before if name not in after}
+    renamed = {name: gone[_address(new)] for name, new in after.items() if name not in before and _address(new) in gone}
     for name in dict.fromkeys([*before, *after]):
         key, old, new = f"listeners.{name}", before.get(name), after.get(name)
-        if old is None and new is not None:
+        if name in renamed:
+            yield Change(key, f"was {renamed[name]}; its connections stay")
+        elif old is None and new is not None:
             yield Change(key, f"added, on {new['bind']} port {new['port']}")
+        elif new is None and name in renamed.values():
+            continue
         elif new is None:
             yield Change(key, "removed: the connections that came in there are closed")
         elif old is not None:
@@ -222,6 +242,10 @@ def _listener_changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator
                     yield Change(f"{key}.{path}", f"{_step(was, will)}: {RESTART}", needs_restart=True)
                 else:
                     yield Change(f"{key}.{path}", f"{_step(was, will)} for new handshakes")
+
+
+def _address(section: dict[str, Any]) -> tuple[object, ...]:
+    return (*(section.get(key) for key in _SOCKET_KEYS), "tls" in section)
 
 
 def _content_changes(old: Settings, new: Settings) -> Iterator[Change]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from highway.config import Listener
 
-    from .connection import Connections
+    from .connection import Connection, Connections
     from .tls import TlsContexts
 
 __all__ = ["Doors"]
@@ -47,7 +47,10 @@ class Doors:
         All or nothing: HighwayError if one can't be opened, and then none of them is.
         """
         wanted = {listener.name: listener for listener in listeners}
-        new = [listener for name, listener in wanted.items() if name not in self._doors]
+        gone = {door.address: name for name, door in self._doors.items() if name not in wanted}
+        unknown = [listener for name, listener in wanted.items() if name not in self._doors]
+        renamed = {item.name: gone[item.address] for item in unknown if item.address in gone}
+        new = [listener for listener in unknown if listener.name not in renamed]
         try:
             await self.open(new)
         except BaseException:
@@ -57,14 +60,21 @@ class Doors:
             raise
 
         def close_others() -> None:
+            for name, before in renamed.items():
+                self._doors[name] = self._doors.pop(before)
+                for connection in self._came_in_at(before):
+                    connection.listener = name
             for name in [name for name in self._doors if name not in wanted]:
                 self._doors.pop(name).close()
-                for connection in [item for item in self._connections.open if item.listener == name]:
+                for connection in self._came_in_at(name):
                     connection.end()
             for name, door in self._doors.items():
                 door.change(wanted[name])
 
         return close_others
+
+    def _came_in_at(self, name: str) -> list[Connection]:
+        return [connection for connection in self._connections.open if connection.listener == name]
 
     def close(self) -> None:
         """Stop listening everywhere; connections stay."""

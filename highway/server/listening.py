@@ -66,6 +66,11 @@ class Door:
         return _REACHED_AT.get(self._listener.host, self._listener.host)
 
     @property
+    def address(self) -> tuple[object, ...]:
+        """What makes the socket, and what is spoken there: a listener of another name may go on with it."""
+        return self._listener.address
+
+    @property
     def is_plain(self) -> bool:
         """Whether any client can connect without being told about certificates or paths."""
         return self._listener.tls is None and self._listener.websocket is None

@@ -18,7 +18,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from highway.broker.reconfiguring import reconfigure
-from highway.config.plan import Plan, in_force, make_plan, retention_changes
+from highway.config.plan import Plan, in_force, make_plan, opened_doors, retention_changes
 from highway.errors import ConfigError, HighwayError, ReloadRefusedError
 
 from .last_good import keep_last_good
@@ -94,6 +94,11 @@ class Reloader:
                 plan, new = await self._plan()
                 if plan.deletes and not allow_trim:
                     raise ReloadRefusedError(_refusal(plan), "highway reload --allow-trim does that")
+                if doors := opened_doors(self.settings, new):
+                    raise ReloadRefusedError(
+                        f"anybody on the network could connect at {', '.join(doors)} until the restart that it needs",
+                        "restart instead, or reload in two steps",
+                    )
                 settings = in_force(self.settings, new)
                 await self._apply(settings)
             except HighwayError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from highway.config.loading import Overrides, load_settings
-from highway.config.plan import in_force, make_plan, retention_changes
+from highway.config.plan import in_force, make_plan, opened_doors, retention_changes
 from highway.config.rendering import to_tree
 from highway.storage import Deletion
 
@@ -56,6 +56,7 @@ def plan(load):
                 "listeners.six: added, on ::1 port 9",
             ],
         ),
+        ("web: {port: 2", "other: {port: 2", ["listeners.other: was web; its connections stay"]),
         ("retention: 7d", "retention: 7d, delay: 5s", ["topics.telemetry: delay 0s -> 5s: needs a restart"]),
         (
             "topic: a/+",
@@ -152,3 +153,15 @@ def test_a_plan_against_itself_is_empty(load):
     assert make_plan(load(BASE), load(BASE)).changes == ()
     assert in_force(load(BASE), load(BASE)) == load(BASE)
     assert to_tree(in_force(load(BASE), load(BASE))) == to_tree(load(BASE))
+
+
+def test_a_mixture_of_two_safe_configurations_is_not_taken_for_one(load, tmp_path):
+    (tmp_path / "passwd").write_text("")
+    (tmp_path / "passwd").chmod(0o600)
+    guarded = load("listeners: {a: {bind: 0.0.0.0}}\nauth: {anonymous: false, password_file: passwd}\n")
+    local = load("listeners: {a: {bind: 127.0.0.1}}\nauth: {anonymous: true}\n")
+    meant = load("listeners: {a: {bind: 0.0.0.0}}\nauth: {anonymous: true}\ninsecure: true\n")
+    assert opened_doors(guarded, local) == ["a"]
+    assert opened_doors(guarded, meant) == []
+    assert opened_doors(local, guarded) == []
+    assert opened_doors(meant, local) == [], "it was open before"

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from highway.cli import main
+from tests.harness import packets
 from tests.harness.broker_process import BrokerProcess, free_port, wait_until
 from tests.harness.ledger import Ledger
 from tests.harness.publisher import Publisher
@@ -275,6 +276,13 @@ def test_listeners_come_and_go_and_only_theirs_are_disconnected(broker: Reloadab
             goes.expect_closed()
         assert not _is_open(second["port"])
         stays.ping()
+        broker.edit(listeners={"renamed": local})
+        assert broker.reload()[:2] == (0, "listeners.renamed: was local; its connections stay\n")
+        stays.ping()
+        assert _is_open(broker.port)
+        broker.edit(listeners={"second": second})
+        assert broker.reload()[0] == 0
+        stays.expect_closed()
 
 
 def over(context: ssl.SSLContext, port: int) -> RawClient:
@@ -406,3 +414,18 @@ def test_a_watched_file_that_is_wrong_is_told_once(broker: Reloadable) -> None:
         broker.config.write_text(good.replace('"50ms"', '"51ms"'))
         broker.wait_for_line("reload: reload.watch: 50ms -> 51ms")
         assert len(broker.lines("reload failed: the configuration before")) == 1
+
+
+def test_a_mixture_that_would_stand_open_until_a_restart_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_text("")
+    (tmp_path / "passwd").chmod(0o600)
+    auth = {"anonymous": False, "password_file": str(tmp_path / "passwd")}
+    port = free_port()
+    with Reloadable(tmp_path, listeners={"local": {"bind": "0.0.0.0", "port": port}}, auth=auth) as broker:
+        broker.edit(listeners={"local": {"bind": "127.0.0.1", "port": port}}, auth={"anonymous": True})
+        code, out, err = broker.reload()
+        assert (code, out) == (6, "")
+        assert "anybody on the network could connect at local until the restart that it needs" in err
+        with RawClient(port) as client:
+            client.send(packets.connect("anybody"))
+            assert client.expect(0x20)[1] == 5
