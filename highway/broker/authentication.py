@@ -9,7 +9,7 @@ Owner: the event loop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from highway.mqtt import ReasonCode
@@ -17,7 +17,9 @@ from highway.mqtt import ReasonCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Answer", "Authenticator", "Identity", "Login", "Refusal", "TrustEverybody", "owns"]
+    from .authorisation import Judge
+
+__all__ = ["Answer", "Authenticator", "Companion", "Identity", "Login", "Refusal", "TrustEverybody", "owns"]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +36,26 @@ class Login:
     is_abandoned: bool = False
 
 
+class Companion(Protocol):
+    """What else is told about one client, from its login to its end, and may have a say in what it does: plugins."""
+
+    @property
+    def judge(self) -> Judge | None:
+        """Who has a say about topics; None where nobody has."""
+
+    def connected(self) -> None:
+        """Its CONNECT was answered with success."""
+
+    def disconnected(self) -> None:
+        """Its connection ended."""
+
+    def subscribed(self, topic_filter: bytes, qos: int) -> None:
+        """It was granted a subscription."""
+
+    def unsubscribed(self, topic_filter: bytes) -> None:
+        """It ended one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who a client is: `user` is what rules call it, `owner` whom its sessions belong to.
@@ -44,6 +66,7 @@ class Identity:
 
     user: str | None = None
     owner: str | None = None
+    companion: Companion | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

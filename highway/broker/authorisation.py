@@ -24,18 +24,31 @@ from __future__ import annotations
 import enum
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from highway.log_lines import about
 from highway.mqtt import parse_shared
 from highway.mqtt.topics import levels_cover, levels_match, split_levels
 
-from .remembered import Remembered
+from .remembered import MAX_NAME_BYTES, Remembered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["CLIENT_ID", "USERNAME", "AclRule", "Right", "Rights", "is_reserved", "right_to_read", "rights_of"]
+__all__ = [
+    "CLIENT_ID",
+    "USERNAME",
+    "AclRule",
+    "Judge",
+    "Question",
+    "Right",
+    "Rights",
+    "Undecided",
+    "is_reserved",
+    "right_to_read",
+    "rights_of",
+]
 
 logger = logging.getLogger("highway.broker")
 
@@ -79,39 +92,121 @@ class AclRule:
     where: str = field(default="", compare=False)  # file:line, for whoever asks why
 
 
+class Judge(Protocol):
+    """Has a say about one client beside the rules, and takes its time: plugins."""
+
+    def decide(self, question: Question, done: Callable[[bool], None]) -> None:
+        """Answer in a later turn of the loop."""
+
+
+class Question(NamedTuple):
+    """Whether a topic is within a right, or (`selects`) all that a topic filter matches."""
+
+    right: Right
+    topic: bytes
+    selects: bool = False
+
+
+class Undecided(Exception):  # noqa: N818  no error: it is asked, and the packet waits
+    """What has to be known before a packet can be handled."""
+
+    def __init__(self, *questions: Question) -> None:
+        super().__init__()
+        self.questions = questions
+
+
 class Rights:
-    """What one client may do on one connection."""
+    """What one client may do on one connection: what the rules allow, and then the judge, if there is one."""
 
-    __slots__ = ("_known", "_rules")
+    __slots__ = ("_asked", "_judge", "_known", "_rules", "_selectable")
 
-    def __init__(self, rules: list[tuple[AclRule, list[bytes]]]) -> None:
-        """`rules` are those about the client, with the levels of their filters after names were put in."""
-        self._rules = {
-            right: [(rule.allow, levels) for rule, levels in rules if right in rule.rights] for right in Right
-        }
+    def __init__(self, rules: list[tuple[AclRule, list[bytes]]] | None, judge: Judge | None = None) -> None:
+        """`rules` are those about the client, with the levels of their filters after names were put in; None allow all."""
+        self._rules = (
+            None
+            if rules is None
+            else {right: [(rule.allow, levels) for rule, levels in rules if right in rule.rights] for right in Right}
+        )
+        self._judge = judge
         self._known: list[Remembered[bool]] = [Remembered(MAX_REMEMBERED) for _ in Right]
+        self._selectable: list[Remembered[bool]] = [Remembered(MAX_REMEMBERED) for _ in Right]
+        self._asked: dict[Question, list[Callable[[], None]]] = {}
+
+    @property
+    def has_judge(self) -> bool:
+        """Whether a verdict may have to be waited for."""
+        return self._judge is not None
 
     def may(self, right: Right, topic_name: bytes) -> bool:
-        """Whether a topic is within a right."""
+        """Whether a topic is within a right. Raises Undecided where the judge has to be asked first."""
+        verdict = self.verdict(right, topic_name)
+        if verdict is None:
+            raise Undecided(Question(right, topic_name))
+        return verdict
+
+    def verdict(self, right: Right, topic_name: bytes) -> bool | None:
+        """`may`; None where the judge has to be asked first."""
         known = self._known[right]
         verdict = known.get(topic_name)
         if verdict is None:
-            name = split_levels(topic_name)
-            verdict = known.remember(
-                topic_name, next((allow for allow, levels in self._rules[right] if levels_match(levels, name)), False)
-            )
+            verdict = self._by_rules(right, levels_match, topic_name)
+            if verdict and self._judge is not None:
+                # A name that is too long to be remembered would have to be asked for with each message.
+                return None if len(topic_name) <= MAX_NAME_BYTES else False
+            known.remember(topic_name, verdict)
         return verdict
 
     def may_select(self, right: Right, topic_filter: bytes) -> bool:
-        """Whether a subscription to a topic filter is within a right."""
-        narrow = split_levels(topic_filter)
-        return next((allow for allow, levels in self._rules[right] if levels_cover(levels, narrow)), False)
+        """Whether a subscription to a topic filter is within a right. Raises Undecided as `may` does."""
+        verdict = self._by_rules(right, levels_cover, topic_filter)
+        if not verdict or self._judge is None:
+            return verdict
+        known = self._selectable[right].get(topic_filter) if len(topic_filter) <= MAX_NAME_BYTES else False
+        if known is None:
+            raise Undecided(Question(right, topic_filter, selects=True))
+        return known
+
+    def _by_rules(self, right: Right, test: Callable[[list[bytes], list[bytes]], bool], topic: bytes) -> bool:
+        if self._rules is None:
+            return True
+        split = split_levels(topic)
+        return next((allow for allow, levels in self._rules[right] if test(levels, split)), False)
+
+    def ask(self, questions: Iterable[Question], done: Callable[[], None]) -> None:
+        """Put questions to the judge, and call `done` when all are answered: `may` knows then."""
+        judge = self._judge
+        assert judge is not None
+        left = [*questions]
+
+        def answered() -> None:
+            left.pop()
+            if not left:
+                done()
+
+        for question in [*left]:
+            waiting = self._asked.setdefault(question, [])
+            waiting.append(answered)
+            if len(waiting) == 1:
+                judge.decide(question, partial(self._decided, question))
+
+    def ask_once(self, question: Question, done: Callable[[], None]) -> None:
+        """`ask`, if that isn't under way: for who comes back until it is answered."""
+        if question not in self._asked:
+            self.ask([question], done)
+
+    def _decided(self, question: Question, verdict: bool) -> None:  # noqa: FBT001  the answer itself
+        table = self._selectable if question.selects else self._known
+        table[question.right].remember(question.topic, verdict)
+        for done in self._asked.pop(question):
+            done()
 
 
-def rights_of(rules: Sequence[AclRule] | None, user: str | None, client_id: str) -> Rights | None:
-    """The rights of a client that says it is `user`; None where everything is allowed."""
+def rights_of(
+    rules: Sequence[AclRule] | None, user: str | None, client_id: str, judge: Judge | None = None
+) -> Rights | None:
+    """The rights of a client that is `user`; None where everything is allowed."""
     if rules is None:
-        return None
+        return None if judge is None else Rights(None, judge)
     names = {CLIENT_ID: client_id.encode(), USERNAME: (user or "").encode()}
     mine = []
     for rule in rules:
@@ -126,7 +221,7 @@ def rights_of(rules: Sequence[AclRule] | None, user: str | None, client_id: str)
             )
         else:
             mine.append((rule, levels))
-    return Rights(mine)
+    return Rights(mine, judge)
 
 
 def _fill_in(rule: AclRule, names: dict[bytes, bytes]) -> list[bytes] | None:

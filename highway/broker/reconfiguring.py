@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .settings import BrokerSettings
 
-__all__ = ["reconfigure"]
+__all__ = ["reconfigure", "renew_rights"]
 
 
 def reconfigure(broker: Broker, settings: BrokerSettings) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from highway.config import Overrides
 from highway.config.listeners import is_open
 from highway.config.loading import Source
+
+if TYPE_CHECKING:
+    from highway.config import Settings
 
 __all__ = ["serve"]
 
@@ -40,6 +44,24 @@ def serve(
     settings = source.load()
     for warning in settings.warnings:
         click.echo(f"highway: warning: {warning}", err=True)
-    reach = "on the network" if any(is_open(listener) for listener in settings.listeners) else "on this machine"
-    click.echo(f"highway: anybody {reach} may connect, publish and read, without a password", err=True)
+    click.echo(f"highway: {_who_may_connect(settings)}", err=True)
     return daemon.run(settings, source)
+
+
+def _who_may_connect(settings: Settings) -> str:
+    """One sentence that an operator can hold against what was meant."""
+    auth, rules = settings.auth, settings.broker.acl is not None
+    may = "may connect, and do what the rules say" if rules else "may connect, publish and read"
+    if auth.plugins and not rules:
+        may = "may connect, and do what no plugin forbids"
+    known = []
+    if auth.passwords is not None:
+        known.append(f"{len(auth.passwords.hashes)} users with a password")
+    if auth.plugins:
+        known.append("whom plugins let in")
+    if any(listener.tls is not None and listener.tls.cafile is not None for listener in settings.listeners):
+        known.append("clients with a certificate")
+    if not auth.anonymous:
+        return f"{', '.join(known)}, and nobody else, {may}"
+    reach = "on the network" if any(is_open(listener) for listener in settings.listeners) else "on this machine"
+    return f"anybody {reach} {may}, without a password"

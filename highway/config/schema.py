@@ -184,7 +184,7 @@ class AuthSection(Section):
     plugin_timeout: Annotated[int, Duration("10ms", "1m")] = Field(
         round(_AUTH.plugin_timeout_s * 1000), description="How long a plugin may take to decide; later means no."
     )
-    plugin_cache: Annotated[int, Duration("0s", "1d")] = Field(
+    plugin_cache: Annotated[int, Duration("1s", "1d")] = Field(
         round(_AUTH.plugin_cache_s * 1000), description="How long what a plugin decided is taken for granted."
     )
     acl: list[AclRuleSection] = Field(

@@ -12,16 +12,18 @@ import os
 import resource
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from highway.broker import Broker
+from highway.broker.reconfiguring import renew_rights
 from highway.clock import SystemClock
 from highway.config.loading import Source
 from highway.errors import DiskFailedError, StorageError
 from highway.log_lines import LogLines
 from highway.storage import Storage, descriptor_share
 
-from .access.gate import Gate
+from .access.gate import Gate, keep_fresh, load_access
 from .condition import Condition
 from .connection import Connections
 from .doors import Doors
@@ -151,6 +153,7 @@ async def _serve(settings: Settings, source: Source, lines: LogLines) -> int:
     contexts = TlsContexts(settings.listeners)
     condition = Condition(certificates=lambda: contexts.ends)
     loop.add_signal_handler(signal.SIGHUP, condition.hung_up)
+    gate = Gate(await asyncio.to_thread(load_access, settings.auth, loop), loop)
     clock = SystemClock()
     supervisor = Supervisor(os.environ)
     with supervisor.busy(f"recovering {settings.data_dir}"):
@@ -165,8 +168,8 @@ async def _serve(settings: Settings, source: Source, lines: LogLines) -> int:
     storage.on_fault = fault
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, 0)
-    gate = Gate(settings.auth, loop)
     broker = Broker(settings.broker, storage, loop, clock, gate)
+    keep_fresh(gate, partial(renew_rights, broker), loop)
     connections = Connections(broker, loop)
     doors = Doors(connections, contexts, _say)
     http = HttpServer(broker, loop, condition)
@@ -187,7 +190,7 @@ async def _serve(settings: Settings, source: Source, lines: LogLines) -> int:
             condition.reloader.close()
         await http.close()
         broker.close()
-        gate.close()
+        await asyncio.to_thread(gate.access.close)
         with supervisor.busy("stopping: what is in memory goes to the disk"):
             storage.close()
         lines.flush_repeated(everything=True)

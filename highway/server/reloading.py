@@ -2,7 +2,7 @@
 
     read     the files and everything that they name; a fault anywhere, and nothing more happens
     plan     what would change; what a shorter retention would delete is asked of the storage engine
-    prepare  whatever can fail: certificates, sockets. A failure takes back what was prepared before it
+    prepare  whatever can fail: plugins, certificates, sockets. A failure takes back what was prepared before it
     apply    logs, routes, rights, limits, log lines: nothing of it can fail, and no other turn of the loop comes between
 
 A plan that deletes messages is refused unless that is allowed. Whatever fails, the configuration before stays in force,
@@ -17,7 +17,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from highway.broker.reconfiguring import reconfigure
+from highway.broker.reconfiguring import reconfigure, renew_rights
 from highway.config.plan import Plan, in_force, make_plan, opened_doors, retention_changes
 from highway.errors import ConfigError, HighwayError, ReloadRefusedError
 
@@ -25,6 +25,7 @@ from .last_good import keep_last_good
 from .watching import watch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from highway.broker import Broker
@@ -113,21 +114,28 @@ class Reloader:
             return plan
 
     async def _apply(self, settings: Settings) -> None:
-        take_back = self._contexts.load(settings.listeners)
+        access = await self._gate.prepare(settings.auth)
+        take_back: Callable[[], None] | None = None
         try:
+            take_back = self._contexts.load(settings.listeners)
             close_others = await self._doors.change(settings.listeners)
         except BaseException:
-            take_back()
+            if take_back is not None:
+                take_back()
+            await self._gate.let_go(access)
             raise
         # From here on nothing can fail.
         storage = self._broker.storage
         gone = {log.name for log in self.settings.logs} - {log.name for log in settings.logs}
         storage.change_logs(settings.logs, gone)
-        self._gate.change(settings.auth)
+        access_before = self._gate.change(access, self._broker.clients.values())
         reconfigure(self._broker, settings.broker)
+        if access.plugins is not None or access_before.plugins is not None:
+            renew_rights(self._broker)  # what plugins decided is asked for again
         close_others()
         self._lines.apply(settings.logging)
         self.settings = settings
+        await self._gate.let_go(access_before)
 
     def _tell(self, plan: Plan) -> None:
         for warning in plan.warnings:

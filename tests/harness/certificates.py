@@ -6,6 +6,9 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,3 +65,29 @@ class Authority:
         now = dt.datetime.now(dt.UTC)
         day = dt.timedelta(days=1)
         return self.server("early", not_before=now + day, not_after=now + 90 * day)
+
+    def device(self, uri: str) -> Certificate:
+        """A client certificate with a URI in its subject alternative name, which trustme can't make."""
+        signer = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)
+        authority = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
+        key = ec.generate_private_key(ec.SECP256R1())
+        now = dt.datetime.now(dt.UTC)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "devices")]))
+            .issuer_name(authority.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=1))
+            .not_valid_after(now + dt.timedelta(days=1))
+            .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)]), critical=False)
+            .sign(signer, hashes.SHA256())  # type: ignore[arg-type]  # an EC key, as all of this authority's
+        )
+        certificate = Certificate(self.directory, "device", self.issue())
+        certificate.certfile.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        certificate.keyfile.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return certificate

@@ -12,11 +12,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from highway.broker.authentication import Identity
-from highway.broker.authorisation import Right
+from highway.broker.authorisation import Right, Undecided
 from highway.broker.publishing.requests import NO_REQUESTS, requests_of
+from highway.broker.replay.fetching import may_fetch
 from highway.broker.sessions.inflight import RELEASED
 from highway.broker.sessions.session_store import Puts, acknowledged_puts, received_put, released_put
-from highway.broker.subscriptions.subscribing import SubscribeOperation, unsubscribe
+from highway.broker.subscriptions.subscribing import SubscribeOperation, open_questions, unsubscribe
 from highway.errors import ProtocolError, StorageError
 from highway.log_lines import about
 from highway.mqtt import (
@@ -43,9 +44,10 @@ from highway.mqtt import (
 from highway.storage import Durability
 
 from .receive_window import ReceiveWindow
+from .receiving import give_back, reasoned_acks, receive_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from highway.broker.authentication import Login
     from highway.broker.authorisation import Rights
@@ -58,6 +60,9 @@ if TYPE_CHECKING:
 __all__ = ["Client"]
 
 logger = logging.getLogger("highway.broker")
+
+# Filters of one SUBSCRIBE that plugins are asked about, where there are plugins.
+MAX_QUESTIONS = 1000
 
 
 class Client:
@@ -79,6 +84,7 @@ class Client:
         "keep_alive",
         "link",
         "login",
+        "login_shown",
         "session",
         "version",
         "will",
@@ -94,6 +100,7 @@ class Client:
         self.keep_alive = 0  # seconds; 0: the client promised nothing
         self.login: Login | None = None  # while it waits to be told who it is
         self.identity = Identity()
+        self.login_shown: Login | None = None  # and was let in with; without a password, where nobody else needs it
         self.will: Will | None = None
         self._acks: list[bytes] = []  # of the chunk at hand
         self._acks_mode = Durability.FAST  # the point at which the acknowledgements being gathered are due
@@ -109,13 +116,17 @@ class Client:
         if self._deferred is not None and self._defer(events):
             return
         self.broker.counters.messages_received += len(events)
-        for index, event in enumerate(events):
-            if self.session is None and type(event) is not ConnectPacket:
-                # Taken over or refused while the chunk was being worked off: 3.1.1 [MQTT-3.1.4-5], 5.0 [MQTT-3.1.4-6].
-                return
-            HANDLERS[type(event)](self, event)
-            if type(event) is ConnectPacket and self._defer(events[index + 1 :]):
-                return
+        index = 0
+        try:
+            for index, event in enumerate(events):
+                if self.session is None and type(event) is not ConnectPacket:
+                    # Taken over or refused while the chunk was being worked off: 3.1.1 [MQTT-3.1.4-5], 5.0 [MQTT-3.1.4-6].
+                    return
+                HANDLERS[type(event)](self, event)
+                if type(event) is ConnectPacket and self._defer(events[index + 1 :]):
+                    return
+        except Undecided as undecided:
+            self._wait_for_verdict(undecided, events[index:])
         if self._acks:
             self._send_acks()
         self.broker.hold_back(self)
@@ -128,6 +139,24 @@ class Client:
             self._deferred.extend(events)
             self.link.pause_reading()  # what comes behind waits in the network and not here
         return True
+
+    def _wait_for_verdict(self, undecided: Undecided, events: Sequence[Event]) -> None:
+        """Keep a packet that can't be handled before somebody was asked, and what came behind it; read nothing more."""
+        assert self.session is not None
+        assert self.session.rights is not None
+        self.broker.counters.messages_received -= len(events)  # they come again
+        self._deferred = [*events]
+        self.link.pause_reading()
+        self.session.rights.ask(undecided.questions, self._verdict_is_there)
+
+    def _verdict_is_there(self) -> None:
+        events, self._deferred = self._deferred, None
+        if events is None:
+            return  # closed from our side meanwhile
+        self.link.resume_reading()
+        self._handle_deferred(events)
+        if self._is_gone and self._deferred is None:
+            self._lost()
 
     def on_connect(self, packet: ConnectPacket) -> None:
         """Find or make the session; the answer may have to wait for the journal.
@@ -170,8 +199,13 @@ class Client:
         events, self._deferred = self._deferred or [], None
         self.link.resume_reading()
         go_on()
-        if self.session is not None:
+        if self._waits_for_login():
+            self._deferred = events  # for another answer
+        elif self.session is not None:
             self._handle_deferred(events)
+
+    def _waits_for_login(self) -> bool:
+        return self.login is not None
 
     def abandon(self) -> None:
         """Forget a CONNECT that has no answer yet: whatever it comes to, nothing is changed by it."""
@@ -200,7 +234,7 @@ class Client:
             logger.warning("its session could not be stored: %s", error, extra=about(client=self.client_id))
         self._answer_connect(connack)
         self._handle_deferred(events)
-        if self._is_gone:
+        if self._is_gone and self._deferred is None:
             self._lost()
 
     def _handle_deferred(self, events: list[Event]) -> None:
@@ -237,11 +271,13 @@ class Client:
         """
         session, broker = self.session, self.broker
         assert session is not None
+        # First of all, as it may have to be waited for, and the run comes again then.
+        allowed = session.rights is None or self._may_publish(session.rights, run)
         count, counters = len(run.payloads), broker.counters
         counters.publish_received += count
         counters.messages_received += count - 1  # a run is many packets
         counters.publish_bytes_received += run.packet_bytes
-        if session.rights is not None and not self._may_publish(session.rights, run.topic_name):
+        if not allowed:
             self._deny(run)
             return
         puts: Puts = []
@@ -251,9 +287,9 @@ class Client:
             acks = puback_bytes(run.packet_ids)
         elif run.qos == 2:
             acks = pubrec_bytes(run.packet_ids)
-            new = self._receive_once(session, run, puts)
+            new = receive_once(session, run, puts)
         if acks and self._window is not None and not self._window.take(run, len(new), session.received):
-            self._give_back(session, new)
+            give_back(session, new)
             broker.counters.limited["receive_maximum"] += 1
             logger.warning("closed: it has more than its receive maximum under way", extra=about(client=self.client_id))
             self.end(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
@@ -265,11 +301,11 @@ class Client:
             else:
                 mode = broker.entry_durability(run.topic_name)
         except StorageError as error:
-            self._give_back(session, new)
+            give_back(session, new)
             self._refuse(run, new, ReasonCode.QUOTA_EXCEEDED, error)
             return
         except ProtocolError as error:
-            self._give_back(session, new)
+            give_back(session, new)
             logger.warning("closed: %s", error, extra=about(client=self.client_id, topic=run.topic_name))
             self.end(error.reason_code)
             return
@@ -288,10 +324,12 @@ class Client:
         """The client may have other rights now: a publish without one is told again."""
         self._was_denied = False
 
-    @staticmethod
-    def _may_publish(rights: Rights, topic_name: bytes) -> bool:
-        # Requests to the log are looked at where they are answered.
-        return topic_name.startswith(b"$fetch/") or rights.may(Right.PUBLISH, topic_name)
+    def _may_publish(self, rights: Rights, run: PublishRun) -> bool:
+        if not run.topic_name.startswith(b"$fetch/"):
+            return rights.may(Right.PUBLISH, run.topic_name)
+        if rights.has_judge:
+            may_fetch(self.broker, run, rights)  # asks, where that isn't known
+        return True  # requests to the log are looked at where they are answered
 
     def _deny(self, run: PublishRun) -> None:
         """The client has no right to publish there. 3.1.1 [MQTT-3.3.5-2]
@@ -306,7 +344,7 @@ class Client:
         if self.version != V5 and broker.settings.acl_denied_closes:
             self.end(ReasonCode.NOT_AUTHORIZED)
         elif run.qos and self.version == V5:
-            self._acks.append(self._reasoned(run, ReasonCode.NOT_AUTHORIZED))
+            self._acks.append(reasoned_acks(run, ReasonCode.NOT_AUTHORIZED))
         elif run.qos:
             self._acks.append(puback_bytes(run.packet_ids) if run.qos == 1 else pubrec_bytes(run.packet_ids))
 
@@ -315,12 +353,12 @@ class Client:
         session = self.session
         if mode is None:
             if session is not None:
-                self._give_back(session, run.packet_ids)
-            return self._reasoned(run, ReasonCode.NOT_AUTHORIZED)
+                give_back(session, run.packet_ids)
+            return reasoned_acks(run, ReasonCode.NOT_AUTHORIZED)
         if session is not None and session.ack_offsets:
             return self._acks_with_offsets(run, mode) or acks
         if run.qos == 1 and not self.broker.router.route(run.topic_name).has_subscribers:
-            return self._reasoned(run, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+            return reasoned_acks(run, ReasonCode.NO_MATCHING_SUBSCRIBERS)
         return acks
 
     def _acks_with_offsets(self, run: PublishRun, mode: Durability) -> bytes:
@@ -338,18 +376,6 @@ class Client:
             data.append(packet.encode(V5))
         return b"".join(data)
 
-    @staticmethod
-    def _reasoned(run: PublishRun, reason_code: int) -> bytes:
-        """PUBACK or PUBREC with a reason, for each message of a run; MQTT 5 only."""
-        head = b"\x40\x03" if run.qos == 1 else b"\x50\x03"
-        between = bytes((reason_code,)) + head
-        return head + between.join(run.packet_ids) + between[:1]
-
-    @staticmethod
-    def _give_back(session: Session, packet_ids: Iterable[bytes]) -> None:
-        """Forget QoS 2 ids of messages that were not taken: under them comes a new one. 5.0 [MQTT-4.3.3-9]"""
-        session.received.difference_update(int.from_bytes(id_bytes, "big") for id_bytes in packet_ids)
-
     def _refuse(self, run: PublishRun, new: Collection[bytes], reason_code: int, error: StorageError) -> None:
         """Not stored, not acknowledged: MQTT 5 is told so, 3.1.1 has no other way than closing. 3.1.1 [MQTT-4.8.0-2]"""
         if self.version != V5 or not run.qos:
@@ -357,31 +383,11 @@ class Client:
             return
         logger.error("publish refused: %s", error, extra=about(client=self.client_id, topic=run.topic_name))
         if run.qos == 1:
-            self._acks.append(self._reasoned(run, reason_code))
+            self._acks.append(reasoned_acks(run, reason_code))
             return
         for id_bytes in run.packet_ids:  # repetitions of what is stored are among them
             reason = bytes((reason_code,)) if id_bytes in new else b""
             self._acks.append(bytes((0x50, 2 + len(reason))) + id_bytes + reason)
-
-    @staticmethod
-    def _receive_once(session: Session, run: PublishRun, puts: Puts) -> list[bytes]:
-        """Take out of `run` what came before, put the other packet ids to what has to be stored, and return them.
-
-        3.1.1 [MQTT-4.3.3-2], 5.0 [MQTT-4.3.3-10]
-        """
-        new = []
-        payloads = []
-        for id_bytes, payload in zip(run.packet_ids, run.payloads, strict=True):
-            packet_id = int.from_bytes(id_bytes, "big")
-            if packet_id in session.received:
-                continue
-            session.received.add(packet_id)
-            new.append(id_bytes)
-            payloads.append(payload)
-            if session.persistent:
-                puts.append(received_put(session, packet_id, present=True))
-        run.payloads = payloads
-        return new
 
     def _send_acks(self) -> None:
         acks = self._acks
@@ -504,8 +510,17 @@ class Client:
 
     def on_subscribe(self, packet: SubscribePacket) -> None:
         """See `subscribing`."""
-        assert self.session is not None
-        SubscribeOperation(self, self.session, packet).run()
+        session = self.session
+        assert session is not None
+        if session.rights is not None and session.rights.has_judge:
+            questions = open_questions(packet, session.rights, self.broker.clock.now_ms())
+            if len(questions) > MAX_QUESTIONS:
+                logger.warning("closed: a SUBSCRIBE of %d filters", len(questions), extra=about(client=self.client_id))
+                self.end(ReasonCode.QUOTA_EXCEEDED)
+                return
+            if questions:
+                raise Undecided(*questions)
+        SubscribeOperation(self, session, packet).run()
 
     def on_unsubscribe(self, packet: UnsubscribePacket) -> None:
         """See `subscribing`."""

@@ -16,10 +16,11 @@ from __future__ import annotations
 import logging
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from highway.broker.authentication import Login, Refusal, owns
-from highway.broker.authorisation import Right, Rights, is_reserved, rights_of
+from highway.broker.authorisation import Right, Rights, Undecided, is_reserved, rights_of
 from highway.broker.sessions import session_store
 from highway.broker.sessions.session import Session
 from highway.broker.subscriptions.shared import return_unacknowledged
@@ -90,15 +91,15 @@ class Lifecycle:
         )
 
         def done(answer: Answer) -> None:
-            client.logged_in(login, lambda: self._identified(client, packet, answer))
+            client.logged_in(login, lambda: self._identified(client, packet, login, answer))
 
         answer = broker.authenticator.authenticate(login, done)
         if answer is None:
             client.wait_for_login(login)
         else:
-            self._identified(client, packet, answer)
+            self._identified(client, packet, login, answer)
 
-    def _identified(self, client: Client, packet: ConnectPacket, answer: Answer) -> None:
+    def _identified(self, client: Client, packet: ConnectPacket, login: Login, answer: Answer) -> None:
         """It is known who the client is, or that it isn't let in: only now is there anything that it may touch."""
         if isinstance(answer, Refusal):
             self._refuse(client, packet, answer.reason_code, answer.why)
@@ -112,9 +113,22 @@ class Lifecycle:
             return
         if not self._has_room(client, packet):
             return
-        client.identity = answer
-        rights = self.rights_for(client)
-        if packet.will is None or self._may_have_will(client, packet, packet.will, rights):
+        client.identity, client.login_shown = answer, login
+        if answer.companion is None:
+            login.password = None
+        self._look_at_will(client, packet, login, self.rights_for(client))
+
+    def _look_at_will(self, client: Client, packet: ConnectPacket, login: Login, rights: Rights | None) -> None:
+        """Go on, if the client may have the will that it brings; that may have to be asked first."""
+        try:
+            allowed = packet.will is None or self._may_have_will(client, packet, packet.will, rights)
+        except Undecided as undecided:
+            assert rights is not None
+            client.wait_for_login(login)
+            go_on = partial(self._look_at_will, client, packet, login, rights)
+            rights.ask(undecided.questions, partial(client.logged_in, login, go_on))
+            return
+        if allowed:
             self._attach(client, packet, rights)
 
     def _attach(self, client: Client, packet: ConnectPacket, rights: Rights | None) -> None:
@@ -151,11 +165,15 @@ class Lifecycle:
         broker.clients[client.client_id] = client
         self._count()
         broker.counters.connected("accepted")
+        if client.identity.companion is not None:
+            client.identity.companion.connected()
         client.connected(connack, journaled=bool(puts))
 
     def rights_for(self, client: Client) -> Rights | None:
         """What a client whose names are known may do, as the settings are now."""
-        return rights_of(self._broker.settings.acl, client.identity.user, client.client_id)
+        identity = client.identity
+        judge = None if identity.companion is None else identity.companion.judge
+        return rights_of(self._broker.settings.acl, identity.user, client.client_id, judge)
 
     def _may_have_will(self, client: Client, packet: ConnectPacket, will: Will, rights: Rights | None) -> bool:
         """Whether the client may publish its will; if not, the connection is refused, as the will could not be kept."""
@@ -290,6 +308,8 @@ class Lifecycle:
         if session is None:
             return
         client.session = None
+        if client.identity.companion is not None:
+            client.identity.companion.disconnected()
         will, client.will = client.will, None
         if broker.clients.get(client.client_id) is client:
             del broker.clients[client.client_id]

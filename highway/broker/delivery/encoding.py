@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .feed import LiveRun
 
-__all__ = ["NOTHING", "Chunk", "Plan", "addressed_name", "deliver_live", "encode_records"]
+__all__ = ["NOTHING", "PENDING", "Chunk", "Plan", "addressed_name", "deliver_live", "encode_records"]
 
 PUBLISH = 0x30
 _SUBSCRIPTION_IDENTIFIER = bytes((PropertyId.SUBSCRIPTION_IDENTIFIER,))
@@ -101,6 +101,8 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
     is_own = publisher is session or (publisher is not None and publisher.client_id == session.client_id)
     plan = target.plan.own if is_own else target.plan
     if plan.qos < 0:
+        if plan is PENDING:
+            cursor.fall_back(run.base_offset)
         return
     link = session.link
     qos = min(run.qos, plan.qos)  # 3.1.1 [MQTT-3.8.4-6], 5.0 [MQTT-3.8.4-8]
@@ -197,7 +199,9 @@ class Chunk:
         self.qos: list[int] = []
 
 
-def encode_records(reader: Reader, records: Sequence[Record], quota: int, budget: int) -> Chunk:
+def encode_records(  # noqa: PLR0915  one loop, in which a call would be one for each message
+    reader: Reader, records: Sequence[Record], quota: int, budget: int
+) -> Chunk:
     """Encode what `reader` is to get of `records`, in order, until the quota of packet ids or the byte budget is out."""
     chunk = Chunk()
     session, plans = reader.session, reader.plans
@@ -213,6 +217,8 @@ def encode_records(reader: Reader, records: Sequence[Record], quota: int, budget
         plan = plans.get(topic_name)
         if plan is None:
             plan = reader.make_plan(topic_name)
+            if plan is PENDING:
+                break
         if properties:
             limit = plan.qos
             plan, properties = _look_at_properties(record, plan, session, now_ms)
@@ -224,8 +230,7 @@ def encode_records(reader: Reader, records: Sequence[Record], quota: int, budget
         limit = plan.qos
         if limit >= 0 and (not reader.since or reader.wants(topic_name, offset)):
             qos = flags & 3
-            if qos > limit:  # noqa: PLR1730  min() is a call for each message
-                qos = limit
+            qos = min(qos, limit)
             used = len(offsets)
             if qos and used == len(id_bytes):
                 break
@@ -299,3 +304,5 @@ def encode_packet(
 
 
 NOTHING = Plan(b"", ())
+# It isn't known yet whether a reader may have the messages of a topic: they wait in the log.
+PENDING = Plan(b"", ())

@@ -42,6 +42,8 @@ TURN_RETAINED = 512
 
 # Stands for a message that the client had a right to on its connection before, and has none to now.
 FORBIDDEN = Message(b"", b"", 0, False, b"")
+# And for one of which that is being asked.
+UNKNOWN = Message(b"", b"", 1, False, b"")
 
 
 def pump(session: Session) -> bool:
@@ -65,7 +67,8 @@ def _send_what_can_go(session: Session) -> bool:
         if not retained_left:
             return True
         retained_left -= 1
-        _send_retained(session)
+        if not _send_retained(session):
+            return False
     more = False
     rate = session.broker.settings.catchup_bytes
     for cursor in list(session.behind):
@@ -119,6 +122,8 @@ def _send_again(session: Session) -> bool:
                 _load(session, cursor, where)
                 return False
             message = _stored_message(session, cursor, where, batch) if batch is not None else None
+            if message is UNKNOWN:
+                return False
             if message is FORBIDDEN:
                 _give_up(session)
                 continue
@@ -169,14 +174,16 @@ def _give_up(session: Session) -> None:
 
 
 def _stored_message(session: Session, cursor: Cursor | GroupCursor, offset: int, batch: RecordBatch) -> Message | None:
-    """One stored message as the session is to get it; None if it isn't there any more, FORBIDDEN if it may not have it."""
+    """One stored message as the session is to get it; None if it isn't there any more; or
+    FORBIDDEN, UNKNOWN.
+    """
     record = next((record for record in batch.records() if record[0] == offset), None)
     if record is None:
         return None
     _, flags, stored_ms, topic_name, properties, payload = record
     reader = cursor.reader
-    if session.rights is not None and not reader.allows(session, topic_name):
-        return FORBIDDEN
+    if session.rights is not None and not (allowed := reader.allows(session, topic_name)):
+        return UNKNOWN if allowed is None else FORBIDDEN
     plan = reader.plan_for(session, topic_name)
     if flags & FLAG_PUBLISHER:
         properties = split_publisher(properties)[1]
@@ -201,11 +208,20 @@ def _send_repeated(session: Session, packet_id: int, qos: int, message: Message)
     return True
 
 
-def _send_retained(session: Session) -> None:
-    """Send the next retained message that a SUBSCRIBE asked for, as it is now and not as it was then."""
+def _send_retained(session: Session) -> bool:
+    """Send the next retained message that a SUBSCRIBE asked for, as it is now and not as it was then.
+
+    False where it isn't known yet whether the client may have it.
+    """
     snapshot = next(iter(session.retained.values()))
     message = snapshot.next(session.broker.retained)
     if message is None:
         session.retained.popitem(last=False)
-    elif session.rights is None or session.rights.may(Right.SUBSCRIBE, message.topic_name):
+        return True
+    allowed = session.may_read(Right.SUBSCRIBE, message.topic_name)
+    if allowed is None:
+        snapshot.put_back(message)
+        return False
+    if allowed:
         session.send_message(message, snapshot.plan)
+    return True

@@ -29,7 +29,7 @@ class Snapshot:
     the log, behind others that are older: values must not go backwards.
     """
 
-    __slots__ = ("_messages", "_starts", "plan", "subscription")
+    __slots__ = ("_held", "_messages", "_starts", "plan", "subscription")
 
     def __init__(self, subscription: Subscription, starts: dict[str, int]) -> None:
         self.subscription = subscription
@@ -38,9 +38,13 @@ class Snapshot:
         # A message sent for the subscription itself keeps RETAIN: 3.1.1 [MQTT-3.3.1-8].
         self.plan.retain_as_published = True
         self._messages: Iterator[tuple[bytes, Message]] | None = None
+        self._held: Message | None = None  # put back
 
     def next(self, store: RetainedStore[Message]) -> Message | None:
         """The next message, None behind the last."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            return held
         if self._messages is None:
             self._messages = store.match(self.subscription.topic_filter)
         starts = self._starts
@@ -48,6 +52,10 @@ class Snapshot:
             if message.offset < starts.get(message.log, _NEVER):
                 return message
         return None
+
+    def put_back(self, message: Message) -> None:
+        """Let a message that can't be sent now come again."""
+        self._held = message
 
 
 _NEVER = 1 << 64

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from highway.broker.delivery.encoding import Plan
+from highway.broker.delivery.encoding import PENDING, Plan
 from highway.broker.publishing.topic_logs import TopicLogs
 from highway.broker.remembered import Remembered
 from highway.broker.subscriptions.trie import FilterTrie
@@ -144,6 +144,10 @@ class Router:
         """Work every route out again: what readers may have has changed."""
         self._clear()
 
+    def forget(self, topic_name: bytes) -> None:
+        """Work the route of one topic out again: a reader of it may have it, or not, and that is known now."""
+        self._forget(topic_name)
+
     def route(self, topic_name: bytes) -> Route:
         """The route of a valid topic name."""
         found = self._routes.get(topic_name)
@@ -227,15 +231,14 @@ class Router:
         by_reader: dict[Reader | Group, list[Subscription]] = {}
         for _, _, subscription in self._subscriptions.match(topic_name):
             by_reader.setdefault(subscription.reader, []).append(subscription)
-        return [
-            Target(
-                reader,
-                None if feed is None else reader.cursor(feed),
-                Plan(topic_name, subscriptions if reader.may_read(topic_name) else ()),
-            )
-            for reader, subscriptions in by_reader.items()
-            if feed is None or reader.reaches(feed)
-        ]
+        targets = []
+        for reader, subscriptions in by_reader.items():
+            if feed is not None and not reader.reaches(feed):
+                continue
+            allowed = reader.may_read(topic_name)
+            plan = PENDING if allowed is None else Plan(topic_name, subscriptions if allowed else ())
+            targets.append(Target(reader, None if feed is None else reader.cursor(feed), plan))
+        return targets
 
     def park(self, topic_filters: Iterable[bytes]) -> None:
         """Note the filters of a session that is away: a message may be for it, though nothing delivers it now."""

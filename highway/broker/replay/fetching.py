@@ -25,26 +25,38 @@ if TYPE_CHECKING:
     from highway.mqtt import Properties, PublishRun
     from highway.storage import Record
 
-__all__ = ["answer_fetch"]
+__all__ = ["answer_fetch", "may_fetch"]
 
 OK = "OK"
 
 
-def answer_fetch(broker: Broker, run: PublishRun, rights: Rights | None) -> bool:
-    """Answer the requests of a run; False for a PUBLISH to `$fetch/...` that isn't one, or that the client may not send."""
+def _request_of(broker: Broker, run: PublishRun) -> tuple[FetchRequest, Properties, bytes] | None:
+    """(what is asked for, properties, Response Topic) of a PUBLISH to `$fetch/...`; None for one that isn't a request."""
     asked = publish_properties(run.properties) if run.properties else None
     if asked is None or asked.response_topic is None:
-        return False
+        return None
     try:
         special = parse_special(run.topic_name, broker.clock.now_ms())
     except ProtocolError:
+        return None
+    return (special, asked, asked.response_topic) if isinstance(special, FetchRequest) else None
+
+
+def may_fetch(broker: Broker, run: PublishRun, rights: Rights) -> bool:
+    """Whether a client has a right to the answer of a run. Raises Undecided as `Rights.may` does."""
+    request = _request_of(broker, run)
+    if request is None:
         return False
-    if not isinstance(special, FetchRequest):
+    # A reply is a message that the client causes, as if it had sent it itself.
+    return rights.may(Right.FETCH, request[0].topic_name) and rights.may(Right.PUBLISH, request[2])
+
+
+def answer_fetch(broker: Broker, run: PublishRun, rights: Rights | None) -> bool:
+    """Answer the requests of a run; False for a PUBLISH to `$fetch/...` that isn't one, or that the client may not send."""
+    request = _request_of(broker, run)
+    if request is None or (rights is not None and not may_fetch(broker, run, rights)):
         return False
-    if rights is not None and not (
-        rights.may(Right.FETCH, special.topic_name) and rights.may(Right.PUBLISH, asked.response_topic)
-    ):
-        return False  # a reply is a message that the client causes, as if it had sent it itself
+    special, asked, _ = request
     feed = broker.router.feed(special.topic_name)
     for _ in run.payloads:
         if feed is None:

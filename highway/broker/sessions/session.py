@@ -13,12 +13,13 @@ Owner: the event loop.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from functools import partial
 from typing import TYPE_CHECKING
 
-from highway.broker.authorisation import right_to_read
+from highway.broker.authorisation import Question, right_to_read
 from highway.broker.delivery import message_expiry
 from highway.broker.delivery.cursor import Cursor
-from highway.broker.delivery.encoding import NOTHING, Plan
+from highway.broker.delivery.encoding import NOTHING, PENDING, Plan
 from highway.broker.delivery.shared_slices import kind_of
 from highway.broker.delivery.snapshot import Snapshot
 from highway.broker.remembered import Remembered
@@ -33,7 +34,7 @@ from .inflight import Inflight
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from highway.broker.authorisation import Rights
+    from highway.broker.authorisation import Right, Rights
     from highway.broker.broker import Broker
     from highway.broker.connections.link import Link
     from highway.broker.delivery.feed import Feed
@@ -237,11 +238,17 @@ class Reader:
         return found if found is not None else self.place(feed, feed.visible)
 
     def make_plan(self, topic_name: bytes) -> Plan:
-        """Work out, and remember, how messages of a topic go to this reader: where a filter matches. [MQTT-3.3.2-3]"""
+        """Work out, and remember, how messages of a topic go to this reader: where a filter matches. [MQTT-3.3.2-3]
+
+        PENDING, and not remembered, where somebody has to be asked first; the session is pumped when that is known.
+        """
         if self.names and topic_name not in self.names:
             return NOTHING  # not remembered: a log of 20,000 topics has too many of them
-        granted = self._matching(topic_name) if self.may_read(topic_name) else ()
-        return self.plans.remember(topic_name, Plan(topic_name, granted))
+        granted = self._matching(topic_name)
+        allowed = self.may_read(topic_name) if granted else False
+        if allowed is None:
+            return PENDING
+        return self.plans.remember(topic_name, Plan(topic_name, granted if allowed else ()))
 
     def _matching(self, topic_name: bytes) -> Sequence[Subscription]:
         """The subscriptions whose filters match."""
@@ -254,16 +261,15 @@ class Reader:
                 index.add(subscription.topic_filter, subscription.name, subscription)
         return [subscription for _, _, subscription in index.match(topic_name)]
 
-    def may_read(self, topic_name: bytes) -> bool:
-        """Whether the client's rights, now, let it have a message of that topic from this reader."""
-        rights = self.session.rights
-        return rights is None or rights.may(right_to_read(self.source), topic_name)
+    def may_read(self, topic_name: bytes) -> bool | None:
+        """Whether the client's rights, now, let it have a message of that topic from this reader; None: not known yet."""
+        return self.session.rights is None or self.session.may_read(right_to_read(self.source), topic_name)
 
     def plan_for(self, _session: Session, topic_name: bytes) -> Plan:
         """The plan of a topic, as a group has it for one of its sessions."""
         return self.plans.get(topic_name) or self.make_plan(topic_name)
 
-    def allows(self, _session: Session, topic_name: bytes) -> bool:
+    def allows(self, _session: Session, topic_name: bytes) -> bool | None:
         """`may_read`, as a group has it for one of its sessions."""
         return self.may_read(topic_name)
 
@@ -354,6 +360,24 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.client_id!r} online={self.link is not None} inflight={len(self.inflight)}>"
+
+    def may_read(self, right: Right, topic_name: bytes) -> bool | None:
+        """Whether the client may have a message of that topic; None where that is being asked, and it is pumped then."""
+        rights = self.rights
+        if rights is None:
+            return True
+        verdict = rights.verdict(right, topic_name)
+        if verdict is None:
+            rights.ask_once(Question(right, topic_name), partial(self._learnt, topic_name))
+        return verdict
+
+    def _learnt(self, topic_name: bytes) -> None:
+        """It is known whether the client may have messages of a topic: go on where that was missing."""
+        self.broker.router.forget(topic_name)
+        if self.link is not None:
+            self.broker.pump_later(self)
+        for group, _ in self.groups.values():
+            group.wake()
 
     def topic_alias(self, topic_name: bytes) -> tuple[int, bool]:
         """(alias, whether the client has to be told first); alias 0 when all are taken, as the first topics keep theirs.

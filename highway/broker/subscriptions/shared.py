@@ -71,14 +71,16 @@ class Member:
         """How a message of a topic goes to this member."""
         plan = self.plans.get(topic_name)
         if plan is None:
-            granted = [self.subscription] if self.may_read(topic_name) else []
+            allowed = self.may_read(topic_name)
+            if allowed is None:
+                return encoding.PENDING
+            granted = [self.subscription] if allowed else []
             plan = self.plans.remember(topic_name, encoding.Plan(topic_name, granted))
         return plan
 
-    def may_read(self, topic_name: bytes) -> bool:
-        """Whether the client's rights, now, let it have a message of that topic."""
-        rights = self.session.rights
-        return rights is None or rights.may(right_to_read(self.subscription.name), topic_name)
+    def may_read(self, topic_name: bytes) -> bool | None:
+        """Whether the client's rights, now, let it have a message of that topic; None: not known yet."""
+        return self.session.may_read(right_to_read(self.subscription.name), topic_name)
 
     def can_take(self) -> bool:
         """Whether a message of any QoS can go to it now."""
@@ -199,12 +201,12 @@ class Group:
         """The group reads everything, and its members are asked."""
         return True
 
-    def allows(self, session: Session, topic_name: bytes) -> bool:
+    def allows(self, session: Session, topic_name: bytes) -> bool | None:
         """Whether one of the sessions may have a message of that topic; it may have left the group."""
         member = self.members.get(session)
         if member is not None:
             return member.may_read(topic_name)
-        return session.rights is None or session.rights.may(Right.SUBSCRIBE, topic_name)
+        return session.may_read(Right.SUBSCRIBE, topic_name)
 
     def _next_member(self, topic_name: bytes) -> Member | None:
         """The member whose turn it is, of those that may and can take a message now."""
@@ -265,7 +267,8 @@ class Group:
         member = self._next_member(topic_name)
         if member is None:
             # What nobody who is there may read is passed over: it would hold up all that the others may.
-            return all(other.plan(topic_name).qos < 0 for other in self._online)
+            plans = [other.plan(topic_name) for other in self._online]
+            return all(plan.qos < 0 and plan is not encoding.PENDING for plan in plans)
         plan = member.plan(topic_name)
         if properties:
             if flags & FLAG_PUBLISHER:

@@ -14,7 +14,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from highway.broker.authorisation import Right, right_to_read
+from highway.broker.authorisation import Right, Undecided, right_to_read
 from highway.broker.replay.grammar import (
     FetchRequest,
     From,
@@ -46,6 +46,7 @@ from highway.storage import Durability
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from highway.broker.authorisation import Question, Rights
     from highway.broker.connections.client import Client
     from highway.broker.delivery.feed import Feed
     from highway.mqtt import SharedFilter, SubscribePacket, Subscription as Request, UnsubscribePacket
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
     from .shared import Group
 
-__all__ = ["SubscribeOperation", "unsubscribe"]
+__all__ = ["SubscribeOperation", "open_questions", "unsubscribe"]
 
 REFUSED = 0x80
 QUOTA_EXCEEDED = 0x97
@@ -412,6 +413,11 @@ class SubscribeOperation:
             suback.properties.reason_string = self._reason
         client.broker.counters.control_sent += 1
         client.link.write(encode_within(suback, session.version, session.max_packet_bytes or MAX_PACKET_BYTES))
+        companion = client.identity.companion
+        if companion is not None:
+            for request, code in zip(self._packet.subscriptions, codes, strict=True):
+                if code < REFUSED:
+                    companion.subscribed(request.topic_filter, code)
         for message, qos in replies:
             packet_id = session.inflight.take_message(message, qos) if qos else 0
             session.send(message.encode(session.version, qos, packet_id), 1)
@@ -445,6 +451,36 @@ class SubscribeOperation:
         return found
 
 
+def open_questions(packet: SubscribePacket, rights: Rights, now_ms: int) -> list[Question]:
+    """What has to be known before a SUBSCRIBE can be granted or refused, and isn't."""
+    questions: list[Question] = []
+    try:
+        replays = options_of(packet.properties, now_ms) is not NO_OPTIONS
+    except ProtocolError:
+        return []  # all of it is refused
+    for request in packet.subscriptions:
+        try:
+            rights.may_select(*_needed_right(request.topic_filter, now_ms, replays=replays))
+        except ProtocolError:
+            continue
+        except Undecided as undecided:
+            questions += undecided.questions
+    return questions
+
+
+def _needed_right(name: bytes, now_ms: int, *, replays: bool) -> tuple[Right, bytes]:
+    """(right, topic filter) that a subscription needs; ProtocolError where it is no valid one."""
+    shared = parse_shared(name)
+    inner = name if shared is None else shared.topic_filter
+    special = parse_special(inner, now_ms)
+    if isinstance(special, FetchRequest | RangeRequest):
+        return Right.FETCH, special.topic_name
+    if special is not None:
+        return Right.REPLAY, special.topic_filter
+    is_replay = replays and shared is None and not name.startswith(b"$")
+    return (Right.REPLAY if is_replay else Right.SUBSCRIBE), inner
+
+
 def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> None:
     """End subscriptions, and the cursors that only they needed; then UNSUBACK."""
     broker = client.broker
@@ -466,6 +502,10 @@ def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> 
         broker.router.remove(subscription)
         session.drop_snapshot(name)
         changed[reader] = None
+    if client.identity.companion is not None:
+        for name, code in zip(packet.topic_filters, codes, strict=True):
+            if not code:
+                client.identity.companion.unsubscribed(name)
     for reader in changed:
         needed = broker.router.feeds_of(s.topic_filter for s in reader.subscriptions.values())
         puts += [cursor_drop(reader.drop(feed)) for feed in list(reader.cursors) if feed not in needed]
