@@ -73,6 +73,7 @@ class Connection(asyncio.Protocol):
         "_client",
         "_counters",
         "_debt",
+        "_early",
         "_heard_at",
         "_is_overdue",
         "_is_stranger",
@@ -97,6 +98,7 @@ class Connection(asyncio.Protocol):
         self.listener = listener  # the name of the one that it came in at
         self._place = place
         self._is_stranger = True  # until the client is logged in
+        self._early = b""  # what came although the peer is to wait
         self._debt: asyncio.TimerHandle | None = None  # while something is owed
         self._time = shared.loop.time
         self._counters = shared.broker.counters
@@ -131,7 +133,10 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
                 return
             self.peer = self._place.peer
-            self._owe(shared.admission.wait_s(self._place, self._time()), "connect_rate_per_address")
+            wait_s = shared.admission.wait_s(self._place, self._time())
+            if wait_s:
+                self._owe(wait_s, "connect_rate_per_address")
+                shared.loop.call_soon(self._pause_again)  # a transport begins to read behind this call, paused or not
         self._place.turn_out = self.turn_out
         shared.open.add(self)
         self._counters.connections += 1
@@ -144,6 +149,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._time()
         self._counters.bytes_received += len(data)
+        if self._is_stranger and self._debt is not None:
+            self._early += data
+            self.holds(len(self._early))
+            return
         self._take(data)
 
     def _take(self, data: bytes) -> None:
@@ -177,21 +186,26 @@ class Connection(asyncio.Protocol):
         self._owe(*accounts.charge(client_id, messages, size, topics, self._time()))
 
     def _owe(self, wait_s: float, limit: str) -> None:
-        if wait_s and not self._paused & _OWES:
+        if wait_s and self._transport is not None and not self._paused & _OWES:
             self._counters.limited[limit] += 1
             logger.info("not read from for a while: limits.%s is reached", limit, extra=self._about())
             self._pause(_OWES)
             self._debt = self._shared.loop.call_later(wait_s, self._paid)
 
+    def _pause_again(self) -> None:
+        if self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
     def _paid(self) -> None:
         self._debt = None
         self._resume(_OWES)
-        if self._paused & _BUSY:
-            self._take_more()
+        early, self._early = self._early, b""
+        if early or self._paused & _BUSY:
+            self._take_more(early)
 
-    def _take_more(self) -> None:
+    def _take_more(self, data: bytes = b"") -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._take(b"")
+            self._take(data)
 
     def pause_writing(self) -> None:
         self.congested = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import pytest
 
 from tests.harness import packets, packets5
 from tests.harness.broker_process import BrokerProcess
+from tests.harness.http import request
 from tests.harness.raw_client import RawClient, close_all
 
 if TYPE_CHECKING:
@@ -143,3 +145,46 @@ def test_a_connect_larger_than_its_limit_is_refused_by_its_length(start: Callabl
         client.send(packets5.connect("c" * 1000))
         client.expect(0x20)
     assert broker.rss_bytes() - before < 8 * 1024 * 1024
+
+
+def test_an_address_that_connects_too_often_waits_and_others_do_not(start: Callable[..., BrokerProcess]) -> None:
+    broker = start(connect_rate_per_address="10/s")
+    begin = time.monotonic()
+    for number in range(30):
+        broker.client(f"c{number}").close()
+    assert 1.5 < time.monotonic() - begin < 10
+    begin = time.monotonic()
+    with socket.create_connection(("127.0.0.1", broker.port), source_address=("127.0.0.2", 0)) as other:
+        other.sendall(packets.connect("other"))
+        assert other.recv(4) == b"\x20\x02\0\0"
+    assert time.monotonic() - begin < 0.5
+    assert broker.lines("limits.connect_rate_per_address is reached peer=127.0.0.1")
+
+
+def test_two_clients_with_one_id_do_not_chase_one_another_for_ever(start: Callable[..., BrokerProcess]) -> None:
+    broker = start(reconnect_rate="10/m", connect_timeout="1s")
+    with broker.client("steady") as steady:
+        answered = 0
+        begin = time.monotonic()
+        while time.monotonic() - begin < 3.0:
+            twin = RawClient(broker.port)
+            twin.send(packets.connect("twin", clean=False))
+            found = twin.read_packet(timeout=5.0)  # None: it waited for as long as a CONNECT may take
+            answered += found is not None
+            steady.ping()
+        assert answered == 10
+        assert len(broker.lines("held off")) == 1
+        assert len(broker.lines("taken over")) <= 2
+
+
+def test_what_bit_is_a_metric(start: Callable[..., BrokerProcess]) -> None:
+    broker = start(max_subscriptions=1, max_sessions=2)
+    with broker.client("c", clean=False) as client, broker.client("d", clean=False):
+        assert client.subscribe(("a", 0), ("b", 0), ("c", 0)) == [0, 0x80, 0x80]
+        refused = RawClient(broker.port)
+        refused.send(packets.connect("e", clean=False))
+        refused.expect_bytes("20020003")
+    text = request(broker.data / "admin.sock", "/metrics").body.decode()
+    assert 'highway_limited_total{limit="max_subscriptions"} 2.0' in text
+    assert 'highway_limited_total{limit="max_sessions"} 1.0' in text
+    assert 'highway_limited_total{limit="publish_rate"} 0.0' in text
