@@ -30,7 +30,7 @@ from highway.broker.sessions.inflight import Message
 from highway.broker.subscriptions.shared import Group, GroupCursor
 from highway.errors import DiskFullError, ProtocolError, StorageError
 from highway.log_lines import about
-from highway.mqtt import ReasonCode
+from highway.mqtt import PublishRun, ReasonCode
 from highway.storage import Durability
 from highway.storage.segment.records import FLAG_RETAIN, MAX_PROPERTIES_BYTES
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from highway.broker.sessions.session import Session
     from highway.broker.sessions.session_store import Puts
     from highway.clock import Clock
-    from highway.mqtt import PublishRun
     from highway.storage import Storage
 
     from .authentication import Authenticator
@@ -103,8 +102,11 @@ class Broker:
         self._refusal_told_at = -REFUSAL_LINE_S
         for message in session_store.load_retained(storage.meta):
             self.retained.set(message.topic_name, message)
+        for log, offset, message in session_store.load_delayed(storage.meta):
+            self._expect_delayed(log, offset, message)
         self.sessions = session_store.load_sessions(self, storage.meta, self.feeds)
         self._store_apart()
+        self.store(session_store.stale_group_puts(self, storage.meta), Durability.FAST)
         self.producers = Producers(storage.meta)
         self.lifecycle = Lifecycle(self)
         for session in self.sessions.values():
@@ -183,7 +185,10 @@ class Broker:
             run.payloads = run.payloads[:1]  # more of the same sequence in one run are repetitions of it
             puts = [*puts, *self.producers.take(log.name, requests)]
         data = route.encode_records(run.payloads, flags, log.delta_ms(), properties)
-        if run.retain and not feed.is_delayed:
+        if run.retain and feed.is_delayed:
+            end = log.log_end_offset + len(run.payloads)
+            puts = [*puts, session_store.delayed_put(self._retained_message(run, publisher), log.name, end - 1)]
+        elif run.retain:
             # [MQTT-3.3.1-5] The last message of a run is the one that stays. Without RETAIN, what was there stays: 3.1.1
             # [MQTT-3.3.1-12], 5.0 [MQTT-3.3.1-8].
             puts = [*puts, session_store.retained_put(self._retained_message(run, publisher))]
@@ -270,6 +275,20 @@ class Broker:
             for target in route.targets:
                 encoding.deliver_live(run, route, target)
 
+    def _expect_delayed(self, log: str, offset: int, message: Message) -> None:
+        """Go on waiting with a retained message that a restart met within its log's delay."""
+        run = LiveRun(
+            PublishRun(message.topic_name, message.qos << 1 | 1, [message.payload], [], message.properties),
+            offset,
+            None,
+        )
+        feed = self.feeds.get(log)
+        if feed is not None and feed.is_delayed:
+            feed.pending.append(run)
+        else:
+            self._retain(run, None, journal=True)  # its log has no delay any more
+            self.store([session_store.delayed_drop(log, offset)])
+
     def _retain(self, run: PublishRun | LiveRun, publisher: Session | None, *, journal: bool) -> None:
         message = self._retained_message(run, publisher)
         if isinstance(run, LiveRun) and (feed := self.router.route(run.topic_name).feed) is not None:
@@ -281,7 +300,10 @@ class Broker:
         else:
             self.retained.delete(run.topic_name)
         if journal:
-            self.store([session_store.retained_put(message)])
+            puts: Puts = [session_store.retained_put(message)]
+            if message.log:  # it has waited for the end of its log's delay
+                puts.append(session_store.delayed_drop(message.log, message.offset))
+            self.store(puts)
         self.counters.retained = len(self.retained)
 
     def hold_back(self, client: Client) -> None:

@@ -373,6 +373,15 @@ class Storage:
         """Return the bytes that are free for the broker on the disk of the data directory. Asks the disk."""
         return self._filesystem.free_bytes(self._layout.directory)
 
+    def now_ms(self) -> int:
+        """Return the wall clock, Unix milliseconds, but for a jump of more than a day: that is believed after ten minutes."""
+        return self._time.now_ms()
+
+    @property
+    def clock_settled(self) -> bool:
+        """Return whether what is old may be deleted for its age, as of the last `now_ms`: not while the clock is in doubt."""
+        return self._time.settled
+
     def put(self, puts: Sequence[tuple[bytes, bytes | None]], durability: Durability = Durability.BALANCED) -> None:
         """Set keys, or delete those whose value is None; all of them survive or none. `after` tells when they do.
 

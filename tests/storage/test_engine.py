@@ -232,10 +232,10 @@ def test_the_backlog_counts_what_the_journal_has_not_got():
     assert rig.storage.backlog_bytes == 0
 
 
-def test_an_idle_broker_has_only_the_timer_of_the_reaper():
+def test_an_idle_broker_has_only_the_timers_of_the_reaper_and_the_scrub():
     rig = opened([LogSettings(f"log{number}", FAST) for number in range(300)])
     rig.advance(10)
-    assert rig.scheduler.pending == 1
+    assert rig.scheduler.pending == 2
 
 
 # A full disk.

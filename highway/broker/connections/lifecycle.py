@@ -316,7 +316,7 @@ class Lifecycle:
         session.link = None
         broker.offline(client, session)
         if session.persistent:  # 3.1.1 [MQTT-3.1.2-4], 5.0 [MQTT-3.1.2-23]
-            session.expires_at_ms = None if session.expiry_ms is None else broker.clock.now_ms() + session.expiry_ms
+            session.expires_at_ms = None if session.expiry_ms is None else broker.storage.now_ms() + session.expiry_ms
             broker.store(
                 [
                     session_store.session_put(session),
@@ -356,7 +356,9 @@ class Lifecycle:
         return puts
 
     def _is_over(self, session: Session) -> bool:
-        return session.expires_at_ms is not None and session.expires_at_ms <= self._broker.clock.now_ms()
+        # Not by a clock that has jumped by more than a day, nor right after a stop of that length: see CommitTime.
+        storage = self._broker.storage
+        return session.expires_at_ms is not None and session.expires_at_ms <= storage.now_ms() and storage.clock_settled
 
     def expire(self) -> None:
         """End the sessions whose time is over."""

@@ -10,6 +10,8 @@
     g/<share name and filter> NUL <log>      position of a group of a shared subscription, as p/
     q/<client id> NUL <packet id, 2 B>       a QoS 2 message that came in and was not released
     w/<client id>                            the will of a connection: see `wills`
+    d/<log> NUL <offset u64>                 a message with RETAIN on a delayed log, until subscribers may see it: topic length
+                                             u16, topic, and as r/, with no payload where it removes one
     r/<topic>                                the retained message: QoS u8, properties length u16, taken at ms u64, with QoS
                                              bit 7 client id length u16 and client id of the publisher; properties, payload
 
@@ -50,10 +52,13 @@ __all__ = [
     "Puts",
     "acknowledged_puts",
     "cursor_drop",
+    "delayed_drop",
+    "delayed_put",
     "drop_puts",
     "group_drop_puts",
     "group_puts",
     "inflight_puts",
+    "load_delayed",
     "load_retained",
     "load_sessions",
     "position_puts",
@@ -61,6 +66,7 @@ __all__ = [
     "released_put",
     "retained_put",
     "session_put",
+    "stale_group_puts",
     "subscription_puts",
 ]
 
@@ -266,23 +272,56 @@ def retained_put(message: Message) -> tuple[bytes, bytes | None]:
     """The retained message of a topic. An empty payload removes it: 3.1.1 [MQTT-3.3.1-10], 5.0 [MQTT-3.3.1-6]."""
     if not message.payload:
         return b"r/" + message.topic_name, None
+    return b"r/" + message.topic_name, _encode_retained(message)
+
+
+def _encode_retained(message: Message) -> bytes:
     publisher = message.publisher.encode()
     head = _RETAINED.pack(message.qos | _FLAG_PUBLISHER, len(message.properties), message.stored_ms)
     head += _PUBLISHER.pack(len(publisher)) + publisher
-    return b"r/" + message.topic_name, head + message.properties + message.payload
+    return head + message.properties + message.payload
+
+
+def _delayed_key(log: str, offset: int) -> bytes:
+    return b"d/%b\0%b" % (log.encode(), _POSITION.pack(offset))
+
+
+def delayed_put(message: Message, log: str, offset: int) -> tuple[bytes, bytes]:
+    """A message with RETAIN at `offset` of a delayed log, until subscribers may see it."""
+    return _delayed_key(log, offset), _PUBLISHER.pack(len(message.topic_name)) + message.topic_name + _encode_retained(
+        message
+    )
+
+
+def delayed_drop(log: str, offset: int) -> tuple[bytes, None]:
+    """Subscribers may see it: what is retained says so from now on."""
+    return _delayed_key(log, offset), None
+
+
+def load_delayed(meta: Meta) -> Iterator[tuple[str, int, Message]]:
+    """(log, offset, message) of what `delayed_put` stored, in the order of the offsets of each log."""
+    for key, value in sorted(meta.items(b"d/")):
+        log, offset = key[2 : -_POSITION.size - 1], key[-_POSITION.size :]
+        (length,) = _PUBLISHER.unpack_from(value)
+        start = _PUBLISHER.size + length
+        yield log.decode(), _POSITION.unpack(offset)[0], _decode_retained(value[_PUBLISHER.size : start], value[start:])
 
 
 def load_retained(meta: Meta) -> Iterator[Message]:
     """The stored retained messages."""
     for key, value in meta.items(b"r/"):
-        qos, length, stored_ms = _RETAINED.unpack_from(value)
-        start, publisher = _RETAINED.size, ""
-        if qos & _FLAG_PUBLISHER:
-            (size,) = _PUBLISHER.unpack_from(value, start)
-            start += _PUBLISHER.size + size
-            publisher = value[start - size : start].decode()
-        at = start + length
-        yield Message(key[2:], value[at:], qos & 3, True, value[start:at], stored_ms, publisher)
+        yield _decode_retained(key[2:], value)
+
+
+def _decode_retained(topic_name: bytes, value: bytes) -> Message:
+    qos, length, stored_ms = _RETAINED.unpack_from(value)
+    start, publisher = _RETAINED.size, ""
+    if qos & _FLAG_PUBLISHER:
+        (size,) = _PUBLISHER.unpack_from(value, start)
+        start += _PUBLISHER.size + size
+        publisher = value[start - size : start].decode()
+    at = start + length
+    return Message(topic_name, value[at:], qos & 3, True, value[start:at], stored_ms, publisher)
 
 
 def load_sessions(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> dict[str, Session]:
@@ -320,7 +359,7 @@ def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Ses
     session.expires_at_ms = stored["expires_at_ms"]
     if session.expires_at_ms is None and session.expiry_ms is not None:
         # It was online when the broker died, which is when its connection ended.
-        session.expires_at_ms = broker.clock.now_ms() + session.expiry_ms
+        session.expires_at_ms = broker.storage.now_ms() + session.expiry_ms
     session.inflight.next_id = stored["next_packet_id"]
     session.inline = "subscriptions" in stored
     owed = stored.get("snapshots", ())
@@ -364,6 +403,11 @@ def _subscription_of(reader: Reader | Group, row: dict[str, Any]) -> Subscriptio
         retain_as_published=row["retain_as_published"],
         identifier=row["identifier"],
     )
+
+
+def stale_group_puts(broker: Broker, meta: Meta) -> Puts:
+    """The end of groups that a crash outlived: whoever was in them has no session any more."""
+    return [(key, None) for key, _ in meta.items(b"g/") if key[2:].rsplit(b"\0", 1)[0] not in broker.groups]
 
 
 def _load_groups(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> None:
