@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from highway.cli.progress import ByteBar, MessageCounter
+import pytest
+
+from highway.cli.progress import ByteBar, CountBar, MessageCounter
 
 
 def test_count_stays_on_standard_error(capfd):
@@ -14,8 +16,9 @@ def test_count_stays_on_standard_error(capfd):
     assert "1,500 messages acknowledged" in captured.err
 
 
-def test_bar_of_bytes_stays_on_standard_error(capfd):
-    with ByteBar("verified", 1000) as bar:
+@pytest.mark.parametrize("kind", [ByteBar, CountBar])
+def test_bar_stays_on_standard_error(capfd, kind):
+    with kind("verified", 1000) as bar:
         bar.add(400)
         bar.add(600)
     assert capfd.readouterr().out == ""
