@@ -416,6 +416,7 @@ def test_compact_keeps_the_newest_of_each_topic_at_its_offset(highway, data):
     assert dumped() == sorted(newest.values(), key=lambda record: record["offset"])
     topic = before[-1]["topic"]
     assert dumped("--topic", topic) == [newest[topic]]
+    assert dumped("--from", "-2") == sorted(newest.values(), key=lambda record: record["offset"])[-2:]
     assert highway("log", "gaps", "telemetry").out == ""
     verified = highway("log", "verify")
     assert (verified.code, "damaged" in verified.out, "note" in verified.out) == (0, False, False)

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from highway.storage.log.gaps import find_gap
-from highway.storage.log.reader import find_time, load_at
+from highway.storage.log.reader import find_time, load_at, load_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,12 +71,19 @@ def offset_at(log: RecoveredLog, timestamp_ms: int) -> int:
 
 
 def offset_of_last(log: RecoveredLog, count: int) -> int:
-    """Return the offset from which on there are `count` records, as far as the gaps tell."""
-    offset = log.end
-    for gap in reversed([gap for gap in log.state.gaps if gap.from_offset < log.end]):
-        behind = offset - gap.to_offset
-        if behind >= count:
-            break
-        count -= max(behind, 0)
-        offset = gap.from_offset
-    return max(offset - count, log.state.log_start)
+    """Return the offset from which on there are `count` records, or as many as there are."""
+    for _, batch in reversed(log.tail):
+        if batch.count >= count:
+            return batch.end_offset - count
+        count -= batch.count
+    offset = log.segment_end
+    while count:
+        found = load_before(log.segments, offset, log.segment_end).batch
+        if found is None or found.end_offset <= log.state.log_start:
+            return log.state.log_start
+        offsets = [record[0] for record in found.records() if record[0] < offset]
+        if len(offsets) >= count:
+            return max(offsets[-count], log.state.log_start)
+        count -= len(offsets)
+        offset = found.base_offset
+    return log.segment_end if not log.tail else log.tail[0][1].base_offset
