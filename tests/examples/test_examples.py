@@ -81,9 +81,11 @@ def start(broker: BrokerProcess, tmp_path: Path) -> Iterator[Callable[..., Examp
 
 def test_every_example_is_in_the_readme() -> None:
     listed = re.findall(r"^\*\*\[(\S+)\]\((\S+)\)\*\*", (EXAMPLES / "README.md").read_text(), flags=re.MULTILINE)
-    assert [name for name, _ in listed] == [target for _, target in listed]
-    assert sorted(name for name, _ in listed) == sorted(
-        path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".mjs")
+    assert [name.removesuffix("/") for name, _ in listed] == [target for _, target in listed]
+    assert sorted(target for _, target in listed) == sorted(
+        path.name
+        for path in EXAMPLES.iterdir()
+        if path.suffix in (".py", ".mjs") or (path.is_dir() and path.name != "__pycache__")
     )
 
 
