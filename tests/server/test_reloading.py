@@ -185,11 +185,12 @@ def test_a_reload_that_fails_changes_nothing_and_is_told_everywhere(
         subscriber.subscribe(("keep/#", 0))
         there = {"bind": "127.0.0.1", "port": broker.port}
         taken = {"bind": "127.0.0.1", "port": other.getsockname()[1]}
+        free = free_port()
         for case, (text, expected) in BAD.items():
             mark = len(broker.stderr)
             if case == "a listener that is taken":
                 broker.edit(
-                    listeners={"local": there, "second": taken},
+                    listeners={"local": there, "first": {"port": free}, "second": taken},
                     topics=[{"topic": "other/#", "log": "second"}],
                     auth={"anonymous": True},
                 )
@@ -206,7 +207,8 @@ def test_a_reload_that_fails_changes_nothing_and_is_told_everywhere(
                 broker.process.send_signal(signal.SIGHUP)
                 broker.wait_for_line("reload failed: the configuration before it stays in force", since=mark)
             assert broker.status()["configuration"]["reload_error"], case
-            # The rules are what they were, and so are the logs.
+            # The rules are what they were, and so are listeners and logs.
+            assert not _is_open(free)
             with broker.client("another") as another:
                 assert another.subscribe(("safe/x", 0)) == [0x80], case
             broker.publish("keep/x", case.encode())
@@ -319,6 +321,12 @@ def test_a_certificate_is_renewed_under_the_connections(
         before.login("before")
         old = shown()
         install(second)
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            listeners = broker.settings["listeners"]
+            broker.edit(listeners={**listeners, "taken": {"port": other.getsockname()[1]}})
+            assert broker.reload()[0] == 1
+            assert shown() == old, "all or nothing"
+            broker.edit(listeners=listeners)
         assert broker.reload()[:2] == (0, "listeners.secure.tls: certificates have changed for new handshakes\n")
         assert shown() != old
         before.ping()
