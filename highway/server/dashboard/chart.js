@@ -60,7 +60,7 @@ export class Chart {
       legend: { show: false },
       scales: { x, y },
       axes: [
-        { ...axis, grid: { show: false }, size: 26, space: 70, values: [[3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1], [0.001, "{HH}:{mm}:{ss}.{fff}", null, null, null, null, null, null, 1]] },
+        { ...axis, grid: { show: false }, size: 26, space: points ? 96 : 70, values: [[3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1], [0.001, "{HH}:{mm}:{ss}.{fff}", null, null, null, null, null, null, 1]] },
         { ...axis, grid, size: 52, values: (_, splits) => splits.map((value) => format(value)) },
       ],
       series: [{}, { stroke: line, width: 1.75, fill: seconds ? `${line}22` : undefined, points: { show: points, size: 4, fill: line } }],
