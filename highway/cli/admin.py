@@ -78,7 +78,7 @@ def _socket_path(data_dir: Path) -> Iterator[str]:
     try:
         folder = os.open(data_dir, os.O_PATH | os.O_DIRECTORY)
     except OSError as error:
-        raise CommandError(f"no broker runs on {data_dir}: {error.strerror}") from error
+        raise CommandError(f"no broker runs on {data_dir}: {error.strerror}; -c FILE or --data-dir says where") from error
     try:
         yield f"/proc/self/fd/{folder}/{ADMIN_SOCKET}"
     except PermissionError as error:
@@ -86,7 +86,7 @@ def _socket_path(data_dir: Path) -> Iterator[str]:
             f"{data_dir / ADMIN_SOCKET} is the broker's user's alone: {error.strerror}", Exit.REFUSED
         ) from error
     except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise CommandError(f"no broker runs on {data_dir}") from error
+        raise CommandError(f"no broker runs on {data_dir}; -c FILE or --data-dir says where one does") from error
     except TimeoutError as error:
         raise CommandError(f"no answer within {ANSWER_TIMEOUT_S:g} s", Exit.TIME_OUT) from error
     except OSError as error:
