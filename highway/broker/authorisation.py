@@ -45,6 +45,7 @@ __all__ = [
     "Right",
     "Rights",
     "Undecided",
+    "deciding_rule",
     "is_reserved",
     "right_to_read",
     "rights_of",
@@ -207,6 +208,11 @@ def rights_of(
     """The rights of a client that is `user`; None where everything is allowed."""
     if rules is None:
         return None if judge is None else Rights(None, judge)
+    return Rights(_rules_about(rules, user, client_id), judge)
+
+
+def _rules_about(rules: Iterable[AclRule], user: str | None, client_id: str) -> list[tuple[AclRule, list[bytes]]]:
+    """The rules about one client, with the levels of their filters after names were put in."""
     names = {CLIENT_ID: client_id.encode(), USERNAME: (user or "").encode()}
     mine = []
     for rule in rules:
@@ -221,7 +227,17 @@ def rights_of(
             )
         else:
             mine.append((rule, levels))
-    return Rights(mine, judge)
+    return mine
+
+
+def deciding_rule(
+    rules: Iterable[AclRule], user: str | None, client_id: str, right: Right, topic: bytes
+) -> AclRule | None:
+    """The rule that decides about a topic, or about a filter with wildcards in it; None where none does, which is no."""
+    split = split_levels(topic)
+    test = levels_cover if b"+" in split or b"#" in split else levels_match
+    mine = _rules_about(rules, user, client_id)
+    return next((rule for rule, levels in mine if right in rule.rights and test(levels, split)), None)
 
 
 def _fill_in(rule: AclRule, names: dict[bytes, bytes]) -> list[bytes] | None:

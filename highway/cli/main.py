@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["highway", "main", "run"]
 
 _COMMANDS = {
+    "acl": ("highway.cli.acl", "acl"),
     "backup": ("highway.cli.backup", "backup"),
     "bench": ("highway.cli.bench", "bench"),
     "config": ("highway.cli.config", "config"),
@@ -33,6 +34,7 @@ _COMMANDS = {
     "status": ("highway.cli.status", "status"),
     "sub": ("highway.cli.sub", "sub"),
     "tail": ("highway.cli.tail", "tail"),
+    "users": ("highway.cli.users", "users"),
     "topics": ("highway.cli.status", "topics"),
 }
 

@@ -26,6 +26,11 @@ _BROKER = "1 when no broker runs on the data directory"
 _CONNECTION = "1 when the broker can't be reached or goes away, 6 when it refuses"
 
 MANUAL: dict[str, Page] = {
+    "acl import": Page("highway acl import /etc/mosquitto/acl > auth.yaml", "0, 1 when it can't be read."),
+    "acl test": Page(
+        "highway acl test -c highway.yaml alice subscribe 'highway/#'",
+        "0 when it is allowed, 2 for a wrong configuration, 6 when it is denied.",
+    ),
     "backup create": Page("highway backup create /backup/2026-11-30\nhighway backup create --copy /mnt/usb/highway"),
     "backup restore": Page("highway backup restore /backup/2026-11-30 --data-dir /var/lib/highway"),
     "backup verify": Page("highway backup verify /backup/2026-11-30"),
@@ -74,6 +79,17 @@ MANUAL: dict[str, Page] = {
     "sessions show": Page("highway sessions show dashboard", f"0, {_BROKER}, 3 when there is no such session."),
     "status": Page("highway status\nhighway status --json -c /etc/highway/highway.yaml"),
     "sub": Page("highway sub -t 'highway/#' -v\nhighway sub -t 'highway/+/telemetry' --from 2h -C 100 --json"),
+    "users add": Page(
+        "highway users add alice --file passwd\ncat password | highway users add alice -c highway.yaml",
+        "0, 1 when the file can't be written, 2 for a name or password that can't be, 6 when there is such a user.",
+    ),
+    "users list": Page("highway users list -c highway.yaml", "0, 2 when no file is named, 6 for a file with faults."),
+    "users passwd": Page(
+        "highway users passwd alice --file passwd", "0, 1 when the file can't be written, 3 when there is no such user."
+    ),
+    "users rm": Page(
+        "highway users rm alice --file passwd", "0, 1 when the file can't be written, 3 when there is no such user."
+    ),
     "topics": Page("highway topics\nhighway topics --json | jq '{log, bytes}'"),
 }
 

@@ -14,6 +14,8 @@ from highway.config.models import AuthSettings, PluginSettings
 from highway.config.passwords import PasswordFileError, load_passwords
 from highway.config.problems import KeyPath, Mark, Problem
 from highway.config.secret_files import Secret, SecretError, find_secret_file, read_secret
+from highway.config.yaml_loader import load_yaml
+from highway.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +24,15 @@ if TYPE_CHECKING:
     from highway.config.schema import AuthSection
     from highway.config.yaml_loader import Document
 
-__all__ = ["acl_rules", "acl_warnings", "read_access", "read_http_token", "reveal_options", "shown_options"]
+__all__ = [
+    "acl_rules",
+    "acl_warnings",
+    "password_file_of",
+    "read_access",
+    "read_http_token",
+    "reveal_options",
+    "shown_options",
+]
 
 _AUTH: KeyPath = ("auth",)
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
@@ -46,6 +56,18 @@ def read_access(document: Document, tree: dict[str, Any], folder: Path, section:
         plugin_timeout_s=section.plugin_timeout / 1000,
         plugin_cache_s=section.plugin_cache / 1000,
     )
+
+
+def password_file_of(config_file: Path) -> Path | None:
+    """The password file that a configuration names, whatever is right or wrong with it and with all else there."""
+    try:
+        document = load_yaml(config_file.read_text(encoding="utf-8"), str(config_file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{config_file}: can't be read: {error}"]) from error
+    tree = document.value if isinstance(document.value, dict) else {}
+    section = tree.get("auth")
+    name = section.get("password_file") if isinstance(section, dict) else None
+    return find_secret_file(name, config_file.parent) if isinstance(name, str) and name else None
 
 
 def _read_passwords(document: Document, name: object, folder: Path) -> Passwords | None:
