@@ -25,6 +25,7 @@ __all__ = ["ask", "broker_options", "json_option"]
 ADMIN_SOCKET = "admin.sock"
 DEFAULT_DATA_DIR = Path("highway-data")
 ANSWER_TIMEOUT_S = 30.0
+_WHERE = "-c FILE or --data-dir says where one does"
 
 _EXITS = {400: Exit.NOT_FOUND, 403: Exit.REFUSED, 404: Exit.NOT_FOUND, 409: Exit.REFUSED}
 
@@ -78,7 +79,7 @@ def _socket_path(data_dir: Path) -> Iterator[str]:
     try:
         folder = os.open(data_dir, os.O_PATH | os.O_DIRECTORY)
     except OSError as error:
-        raise CommandError(f"no broker runs on {data_dir}: {error.strerror}; -c FILE or --data-dir says where") from error
+        raise CommandError(f"no broker runs on {data_dir}: {error.strerror}; {_WHERE}") from error
     try:
         yield f"/proc/self/fd/{folder}/{ADMIN_SOCKET}"
     except PermissionError as error:
@@ -86,7 +87,7 @@ def _socket_path(data_dir: Path) -> Iterator[str]:
             f"{data_dir / ADMIN_SOCKET} is the broker's user's alone: {error.strerror}", Exit.REFUSED
         ) from error
     except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise CommandError(f"no broker runs on {data_dir}; -c FILE or --data-dir says where one does") from error
+        raise CommandError(f"no broker runs on {data_dir}; {_WHERE}") from error
     except TimeoutError as error:
         raise CommandError(f"no answer within {ANSWER_TIMEOUT_S:g} s", Exit.TIME_OUT) from error
     except OSError as error:

@@ -136,9 +136,10 @@ def test_client_id_that_is_no_part_of_a_path_or_of_a_terminal(admin, broker):
 
 @pytest.mark.parametrize("words", [["status"], ["topics"], ["sessions", "list"], ["sessions", "drop", "x"]])
 def test_no_broker_is_exit_code_1(words, highway, tmp_path):
-    assert highway(*words) == (1, "", "Error: no broker runs on highway-data: No such file or directory\n")
+    hint = "; -c FILE or --data-dir says where one does\n"
+    assert highway(*words) == (1, "", f"Error: no broker runs on highway-data: No such file or directory{hint}")
     (tmp_path / "highway-data").mkdir()
-    assert highway(*words) == (1, "", "Error: no broker runs on highway-data\n")
+    assert highway(*words) == (1, "", f"Error: no broker runs on highway-data{hint}")
 
 
 def test_broker_that_was_killed_is_no_broker(highway, tmp_path):
