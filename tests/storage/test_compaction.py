@@ -272,3 +272,34 @@ def test_a_crash_at_any_operation_keeps_the_newest_and_brings_nothing_back(seed)
         sizes.add(len(contents))
     assert min(sizes) == len(live)
     assert max(sizes) == len(sent)
+
+
+@pytest.mark.parametrize("suffix", [".log", ".idx"])
+def test_a_flipped_byte_of_a_compacted_segment_is_never_a_wrong_record(suffix):
+    rig = opened()
+    fill(rig, 60)
+    compact(rig)
+    rig.close()
+    sent = None
+    damaged = 0
+    names = [name for name in rig.filesystem.listdir(rig.log("a").writer._directory) if name.endswith(suffix)]
+    path = rig.log("a").writer._directory / sorted(names)[-2 if suffix == ".log" else -1]
+    for position in range(len(rig.filesystem.content(path))):
+        filesystem = rig.filesystem.kill()
+        fd = filesystem.open(path, write=True)
+        before = filesystem.pread(fd, 1, position)
+        if sent is not None:
+            filesystem.pwrite(fd, bytes([before[0] ^ 0xFF]), position)
+        filesystem.close(fd)
+        after = Rig(filesystem)
+        after.configured = rig.configured
+        after.clock.advance(100)
+        after.reopen()
+        contents = found(after)
+        sent = contents if sent is None else sent
+        assert contents.items() <= sent.items(), position
+        if contents != sent:
+            damaged += 1
+            assert after.log("a").gaps, position
+        after.close()
+    assert bool(damaged) == (suffix == ".log"), "an index says nothing that the frames don't"
