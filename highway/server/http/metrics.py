@@ -44,15 +44,28 @@ class Metrics(Room):
         free_bytes = self.sampler.free_bytes or await asyncio.to_thread(lambda: self.broker.storage.free_bytes)
         registry.register(_Reading(self.broker, self.condition, totals, free_bytes))
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+        body = await asyncio.to_thread(encode, registry)
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 class _Reading(Collector):
-    """One scrape."""
+    """One scrape. What may grow or shrink is copied in the loop; adding up ten thousand logs is a thread's work."""
 
     def __init__(self, broker: Broker, condition: Condition, totals: dict[str, SegmentTotals], free_bytes: int) -> None:
         self._broker = broker
         self._condition = condition
+        self._feeds = dict(broker.feeds)
+        self._connects = dict(broker.counters.connects)
+        self._bridges = list(condition.bridges())
+        self._live = self._catchup = 0
+        self._lag: dict[str, int] = {}
+        for name, feed in broker.feeds.items():
+            if not feed.cursors:
+                continue
+            behind = [feed.visible - cursor.next_offset for cursor in feed.cursors if not cursor.live]
+            self._catchup += len(behind)
+            self._live += len(feed.cursors) - len(behind)
+            self._lag[entry_of(name)] = max(0, self._lag.get(entry_of(name), 0), *behind)
         self._totals = totals
         self._free_bytes = free_bytes
 
@@ -71,8 +84,6 @@ class _Reading(Collector):
 
     def _clients(self) -> dict[str, list[Series]]:
         counters = self._broker.counters
-        feeds = self._broker.feeds.values()
-        live = sum(cursor.live for feed in feeds for cursor in feed.cursors)
         dropped = {
             "slow": counters.dropped_slow,
             "too_large": counters.dropped_too_large,
@@ -80,16 +91,16 @@ class _Reading(Collector):
             "denied": counters.acl_denied,
         }
         states = {
-            "live": live,
-            "catchup": sum(len(feed.cursors) for feed in feeds) - live,
+            "live": self._live,
+            "catchup": self._catchup,
             "offline": counters.clients_disconnected,
         }
         return {
             "connections": [(_ALONE, counters.connections_open)],
-            "connects_total": _by_label(counters.connects),
+            "connects_total": _by_label(self._connects),
             "publish_received_total": _summed(
                 ((str(qos), entry_of(name)), count)
-                for name, feed in self._broker.feeds.items()
+                for name, feed in self._feeds.items()
                 for qos, count in enumerate(feed.received)
             ),
             "limited_total": _by_label(counters.limited),
@@ -116,16 +127,13 @@ class _Reading(Collector):
         }
 
     def _logs(self) -> dict[str, list[Series]]:
-        feeds = self._broker.feeds
+        feeds = self._feeds
         logs = {name: feed.log for name, feed in feeds.items()}
         corrupt = {name: log.corrupt_records for name, log in logs.items()}
         for name, gap in self._broker.storage.report.gaps:
             if gap.reason == "corruption" and name in corrupt:
                 corrupt[name] += gap.to_offset - gap.from_offset
-        lag: dict[str, int] = {}
-        for name, feed in feeds.items():
-            behind = max((feed.visible - cursor.next_offset for cursor in feed.cursors if not cursor.live), default=0)
-            lag[entry_of(name)] = max(lag.get(entry_of(name), 0), behind)
+        lag = dict.fromkeys(map(entry_of, feeds), 0) | self._lag
         return {
             "log_start_offset": _by_log({name: log.log_start_offset for name, log in logs.items()}),
             "high_watermark": _by_log({name: feed.visible for name, feed in feeds.items()}),
@@ -144,7 +152,7 @@ class _Reading(Collector):
 
     def _others(self) -> dict[str, list[Series]]:
         condition = self._condition
-        bridges = condition.bridges()
+        bridges = self._bridges
         return {
             "reload_success": [(_ALONE, int(condition.reload_error is None))],
             "plugin_decision_seconds": [(_ALONE, condition.plugin_seconds)],
