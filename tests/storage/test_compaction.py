@@ -197,6 +197,17 @@ def test_a_round_is_due_when_half_as_much_is_new():
     assert all(segment.tidy for segment in segments[:-1])
 
 
+def test_a_log_that_is_compacted_from_now_on_is_compacted_whole():
+    rig = opened(cleanup="delete")
+    sent = fill(rig, 60)
+    compact(rig)
+    assert all(segment.tidy for segment in rig.log("a").writer.segments[:-1])
+    assert found(rig) == sent
+    rig.storage.change_logs([replace(rig.log("a").settings, cleanup="compact")])
+    maintain(rig)
+    assert found(rig) == newest(sent)
+
+
 @pytest.mark.parametrize("failure", [Failure.ENOSPC, Failure.EIO])
 def test_a_disk_that_fails_at_any_operation_loses_nothing(failure):
     for number in range(1, 40, 3):

@@ -490,6 +490,9 @@ class Log(LogView):
     def change(self, settings: LogSettings) -> None:
         """Keep the log by other settings from the next append on; what is under way ends as it began."""
         before, self._durability = self._durability, settings.durability
+        if settings.cleanup != self.settings.cleanup:
+            for segment in self.writer.segments:
+                segment.tidy = False  # what one kind of maintenance has done is nothing to the other
         self.settings = self.writer.settings = settings
         if settings.durability == Durability.SAFE:
             self._reserve_at = _NEVER
