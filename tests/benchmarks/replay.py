@@ -1,12 +1,14 @@
-"""The figures of coming back: `python -m tests.benchmarks.replay [a] [b] [c]`, each a heading of its own.
+"""The figures of coming back: `python -m tests.benchmarks.replay [a] [b] [c] [d]`, each a heading of its own.
 
 a   one session that missed a million messages
 b   a thousand sessions that missed a thousand each, all back within a second
 c   a subscriber that stops reading, and one that never acknowledges
+d   as b, each on a topic of its own in one log
 """
 
 from __future__ import annotations
 
+import string
 import sys
 import tempfile
 import threading
@@ -19,7 +21,7 @@ import psutil
 from tests.benchmarks.replay_load import Feeder, Probe, Reader, run_readers
 from tests.harness.broker_process import BrokerProcess
 
-__all__ = ["herd", "one_session", "stuck"]
+__all__ = ["herd", "one_session", "own_topics", "stuck"]
 
 TOPICS = [{"topic": "highway/+/telemetry", "log": "telemetry", "durability": "BALANCED"}]
 MIB = 1 << 20
@@ -100,6 +102,34 @@ def herd(broker: BrokerProcess, sessions: int, missed: int, qos: int = 1) -> dic
     }
 
 
+def own_topics(broker: BrokerProcess, sessions: int, missed: int) -> dict[str, float]:
+    """Seconds until the last of many sessions has what it missed on a topic of its own, and live p99 in ms meanwhile."""
+    letters = string.digits + string.ascii_letters
+    topics = [f"highway/{first}{second}/telemetry" for first in letters for second in letters][-sessions:]
+    readers = [
+        Reader(broker.port, f"own-{number}", 1, 0, missed).subscribe(topic) for number, topic in enumerate(topics)
+    ]
+    feeder = Feeder(broker.port)
+    feeder.publish_to_each(topics, missed)
+    feeder.close()
+    before = broker.rss_bytes()
+    with Probe(broker.port) as probe:
+        cpu = cpu_seconds(broker)
+        for reader in readers:
+            reader.start()
+        seconds = run_readers(readers, until=600)
+        cpu = cpu_seconds(broker) - cpu
+    for reader in readers:
+        reader.close()
+    return {
+        "seconds": round(seconds, 2),
+        "cpu_us_each": round(cpu / sessions / missed * 1e6, 2),
+        "live_p99_ms": round(probe.quantile(0.99), 1),
+        "live_max_ms": round(probe.latencies_ms[-1], 1),
+        "grown_mib": round((broker.rss_bytes() - before) / MIB, 1),
+    }
+
+
 def stuck(broker: BrokerProcess, messages: int) -> dict[str, float]:
     """The rate of others with a subscriber that stops reading and one that never acknowledges, to that without them.
 
@@ -165,7 +195,9 @@ def main(which: list[str]) -> None:
             say(f"b: {herd(broker, 1000, 1000)}")
         if "c" in which:
             say(f"c: {stuck(broker, 200_000)}")
+        if "d" in which:
+            say(f"d: {own_topics(broker, 1000, 300)}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["a", "b", "c"])
+    main(sys.argv[1:] or ["a", "b", "c", "d"])

@@ -98,6 +98,19 @@ class Feeder:
             ack_bytes += len(data)
         return count / (time.perf_counter() - started)
 
+    def publish_to_each(self, topics: list[str], count: int) -> None:
+        """Publish `count` messages to each of some topics, as long as TOPIC all of them: one to each, then the next."""
+        assert {len(topic) for topic in topics} == {len(TOPIC)}
+        heads = [packets.publish(topic, payload(0), qos=1, packet_id=1)[:_HEAD_BYTES] for topic in topics]
+        for number in range(count):
+            tail = b"\x00\x01" + payload(number)
+            self._socket.sendall(b"".join(head + tail for head in heads))
+            left = 4 * len(topics)
+            while left:
+                data = self._socket.recv(left)
+                assert data, "closed by the broker"
+                left -= len(data)
+
     def close(self) -> None:
         self._socket.close()
 

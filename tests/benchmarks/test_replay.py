@@ -36,3 +36,8 @@ def test_subscribers_that_are_stuck_hold_nobody_up_and_recover(broker: BrokerPro
     assert found["recovered"] == 4
     assert found["grown_mib"] < 60
     assert found["ratio"] > 0.3  # a tenth less is what a quiet machine shows; this one may be anything but
+
+
+def test_sessions_with_topics_of_their_own_get_all_of_theirs(broker: BrokerProcess) -> None:
+    found = replay.own_topics(broker, 100, 100)
+    assert found["seconds"] < 60
