@@ -180,6 +180,13 @@ _ROWS = (
         ("reason",),
         "Segments deleted since the start, by age or by size; not what an operator deleted.",
     ),
+    Metric(
+        "scrubbed_bytes_total",
+        COUNTER,
+        "bytes",
+        (),
+        "Read again by the scrub since the start and checked; not what readers and maintenance read.",
+    ),
     Metric("disk_free_bytes", GAUGE, "bytes", (), "Free for the broker on the data directory's file system."),
     Metric("read_only", GAUGE, "0 or 1", (), "1 while the disk takes nothing and publishes are refused."),
     Metric("reload_success", GAUGE, "0 or 1", (), "0 from a failed reload to the next good one; 1 without any."),

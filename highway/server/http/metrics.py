@@ -122,6 +122,7 @@ class _Reading(Collector):
             "recovery_seconds": [(_ALONE, report.seconds)],
             "recovered_records": [(_ALONE, report.records_recovered)],
             "retention_deleted_bytes_total": _by_label(storage.trimmed["bytes"]),
+            "scrubbed_bytes_total": [(_ALONE, storage.scrubber.checked_bytes)],
             "disk_free_bytes": [(_ALONE, self._free_bytes)],
             "read_only": [(_ALONE, int(not storage.writable))],
         }
