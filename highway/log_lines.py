@@ -142,13 +142,25 @@ class LogLines(logging.Handler):
 
     def apply(self, settings: LoggingSettings) -> None:
         """Take other settings; every line from now on follows them."""
-        as_json = settings.format == "json"
-        self.setFormatter(_JsonFormatter() if as_json else _TextFormatter(with_time=self._with_time))
+        self._is_json = settings.format == "json"
+        self.setFormatter(_JsonFormatter() if self._is_json else _TextFormatter(with_time=self._with_time))
         level = settings.level.upper()
         logging.getLogger().setLevel(level)
         # The library tells of every connection, and at its lowest level of every frame with its payload.
         logging.getLogger("websockets").setLevel(max(logging.WARNING, getattr(logging, level)))
         logging.getLogger("asyncio").setLevel(max(logging.INFO, getattr(logging, level)))
+
+    def say(self, text: str, level: int = logging.INFO, *, plain: bool = False) -> None:
+        """What people and supervisors wait for, at any level: `highway: <text>`; where JSON is asked for, an object.
+
+        `plain` is for a line that scripts know, and that has the same form always.
+        """
+        if self._is_json and not plain:
+            values = {"name": "highway", "levelno": level, "levelname": logging.getLevelName(level), "msg": text}
+            self.emit(logging.makeLogRecord(values))
+        else:
+            self._stream.write(f"highway: {printable(text)}\n")
+            self._stream.flush()
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Write the line, unless its client was told of with the same words less than a minute ago."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import click
 from highway.config import Overrides
 from highway.config.listeners import is_open
 from highway.config.loading import Source
+from highway.log_lines import LogLines
 
 if TYPE_CHECKING:
     from highway.config import Settings
@@ -42,9 +44,11 @@ def serve(
         raise click.UsageError("--http and --no-http exclude each other")
     source = Source(config_file, Overrides(data_dir, listen, "" if no_http else http))
     settings = source.load()
+    lines = LogLines()
+    lines.apply(settings.logging)
     for warning in settings.warnings:
-        click.echo(f"highway: warning: {warning}", err=True)
-    click.echo(f"highway: {_who_may_connect(settings)}", err=True)
+        lines.say(f"warning: {warning}", logging.WARNING)
+    lines.say(_who_may_connect(settings))
     return daemon.run(settings, source)
 
 

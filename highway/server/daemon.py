@@ -95,25 +95,20 @@ def _raise_descriptor_limit(max_connections: int) -> None:
     )
 
 
-def _say(line: str) -> None:
-    sys.stderr.write(f"highway: {line}\n")
-    sys.stderr.flush()
-
-
-def _say_ready(doors: Iterable[Door]) -> None:
+def _say_ready(doors: Iterable[Door], lines: LogLines) -> None:
     """Start-up is over: two lines to paste, one publishes, one replays, and the line that scripts wait for."""
     gc.collect()
     gc.freeze()  # what start-up made lives as long as the process: no collection has to look at it again
-    _say_how_to_try(doors)
-    _say("ready")
+    _say_how_to_try(doors, lines)
+    lines.say("ready", plain=True)
 
 
-def _say_how_to_try(doors: Iterable[Door]) -> None:
+def _say_how_to_try(doors: Iterable[Door], lines: LogLines) -> None:
     for door in doors:
         if door.is_plain:
             address = f"-h {door.host} -p {door.port}"
-            _say(f"""try: mosquitto_pub {address} -q 1 -t highway/A1/telemetry -m '{{"speed_kmh":82.5}}'""")
-            _say(f"and: mosquitto_sub {address} -v -t '$replay/earliest/highway/#'")
+            lines.say(f"""try: mosquitto_pub {address} -q 1 -t highway/A1/telemetry -m '{{"speed_kmh":82.5}}'""")
+            lines.say(f"and: mosquitto_sub {address} -v -t '$replay/earliest/highway/#'")
             return
 
 
@@ -132,11 +127,11 @@ def _tell_repeated(loop: asyncio.AbstractEventLoop, lines: LogLines) -> None:
     loop.call_later(REPEATED_INTERVAL_S, _tell_repeated, loop, lines)
 
 
-async def _open_all(settings: Settings, http: HttpServer, doors: Doors) -> None:
+async def _open_all(settings: Settings, http: HttpServer, doors: Doors, lines: LogLines) -> None:
     """Serve HTTP, then listen."""
     await http.start(settings.data_dir / ADMIN_SOCKET, settings.http, settings.http_token)
     if http.url is not None:
-        _say(f"HTTP on {http.url}")
+        lines.say(f"HTTP on {http.url}")
     await doors.open(settings.listeners)
 
 
@@ -171,18 +166,18 @@ async def _serve(settings: Settings, source: Source, lines: LogLines) -> int:
     broker = Broker(settings.broker, storage, loop, clock, gate)
     keep_fresh(gate, partial(renew_rights, broker), loop)
     connections = Connections(broker, loop)
-    doors = Doors(connections, contexts, _say)
+    doors = Doors(connections, contexts, lines.say)
     http = HttpServer(broker, loop, condition)
     try:
-        await _open_all(settings, http, doors)
+        await _open_all(settings, http, doors, lines)
         condition.reloader = Reloader(source, settings, broker, doors, contexts, gate, lines, condition)
         condition.listening = True
-        _say_ready(doors)
+        _say_ready(doors, lines)
         supervisor.ready(_status(broker))
         supervisor.watch(loop, storage, lambda: _status(broker))
         keep_last_good(settings)
         code = await stopped
-        _say(f"stopping with code {code}")
+        lines.say(f"stopping with code {code}")
     finally:
         supervisor.stopping()
         doors.close()

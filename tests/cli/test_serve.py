@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from highway.cli.exits import Exit
@@ -20,7 +22,11 @@ def served(monkeypatch):
         return 7
 
     monkeypatch.setattr(daemon, "run", run)
-    return seen
+    loggers = [logging.getLogger(name) for name in ("", "websockets", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    yield seen
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)  # the command sets those of its process
 
 
 def test_without_a_file(highway, served, tmp_path):

@@ -52,8 +52,8 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def told(broker: BrokerProcess) -> list[dict[str, object]]:
-    """The log lines, each of which is an object; `highway: ...` are those that people and supervisors wait for."""
-    return [json.loads(line) for line in broker.stderr if not line.startswith("highway: ")]
+    """The log lines, each of which is an object but the one that scripts wait for."""
+    return [json.loads(line) for line in broker.stderr if line != "highway: ready"]
 
 
 def test_no_payload_and_no_password_is_ever_told(broker: BrokerProcess) -> None:
