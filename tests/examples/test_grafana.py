@@ -21,6 +21,7 @@ NOT_SHOWN = {
     "recovery_seconds",
     "recovered_records",
     "retention_deleted_bytes_total",
+    "scrubbed_bytes_total",
     "segments",
 }
 NOT_SHOWN |= {"plugin_decision_seconds", "bridge_lag_records"}
