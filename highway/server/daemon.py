@@ -23,7 +23,7 @@ from highway.errors import DiskFailedError, StorageError
 from highway.log_lines import LogLines
 from highway.storage import Storage, descriptor_share
 
-from .access.gate import Gate, keep_fresh, load_access
+from .access.gate import keep_fresh, open_gate
 from .condition import Condition
 from .connection import Connections
 from .doors import Doors
@@ -148,7 +148,7 @@ async def _serve(settings: Settings, source: Source, lines: LogLines) -> int:
     contexts = TlsContexts(settings.listeners)
     condition = Condition(certificates=lambda: contexts.ends)
     loop.add_signal_handler(signal.SIGHUP, condition.hung_up)
-    gate = Gate(await asyncio.to_thread(load_access, settings.auth, loop), loop)
+    gate = await open_gate(settings.auth, loop, condition.plugin_seconds)
     clock = SystemClock()
     supervisor = Supervisor(os.environ)
     with supervisor.busy(f"recovering {settings.data_dir}"):

@@ -16,6 +16,7 @@ from aiohttp import web
 from tests.harness import packets, packets5
 from tests.harness.broker_process import BrokerProcess, wait_until
 from tests.harness.certificates import Authority
+from tests.harness.http import request
 from tests.harness.raw_client import CONNACK, RawClient
 from tests.harness.raw_client5 import RawClient5
 
@@ -56,6 +57,14 @@ def test_a_third_party_decides_about_logins(tmp_path: Path) -> None:
         assert code(broker.port, "c", username="shrugs", password=b"sesame") == 4
         assert code(broker.port, "d", username="u") == 4
         assert not broker.lines("sesame|mellon")
+
+
+def test_how_long_a_decision_took_is_a_metric(tmp_path: Path) -> None:
+    with broker_with(tmp_path, {DOOR: {"word": "sesame"}}) as broker:
+        for password in (b"sesame", b"mellon"):
+            code(broker.port, "a", username="u", password=password)
+        told = request(broker.data / "admin.sock", "/metrics").body.decode()
+        assert "highway_plugin_decision_seconds_count 2.0" in told.splitlines()
 
 
 def test_one_that_hangs_raises_exits_or_blocks_denies_and_others_notice_nothing(tmp_path: Path) -> None:

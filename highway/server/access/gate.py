@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from highway.broker.authentication import Answer, Login
     from highway.broker.connections.client import Client
     from highway.config.models import AuthSettings
+    from highway.metrics import Histogram
 
     from .plugins import PluginHost
 
-__all__ = ["FAILURE_DELAY_S", "Access", "Gate", "certificate_name", "keep_fresh", "load_access"]
+__all__ = ["FAILURE_DELAY_S", "Access", "Gate", "certificate_name", "keep_fresh", "load_access", "open_gate"]
 
 FAILURE_DELAY_S = 1.0
 
@@ -53,13 +54,13 @@ class Access:
             self.plugins.close()
 
 
-def load_access(settings: AuthSettings, loop: asyncio.AbstractEventLoop) -> Access:
-    """What `settings` come to. Blocks while plugins are made; PluginError if one can't be, and nothing is left of it."""
+def load_access(settings: AuthSettings, loop: asyncio.AbstractEventLoop, seconds: Histogram) -> Access:
+    """What `settings` come to; `seconds` gets how long plugins take to decide. Blocks while plugins are made; PluginError if one can't be, and nothing is left of it."""
     plugins = None
     if settings.plugins:
         from .plugins import PluginHost  # noqa: PLC0415  amqtt takes a while, and most have no plugins
 
-        plugins = PluginHost(settings, loop)
+        plugins = PluginHost(settings, loop, seconds)
         plugins.start()
     passwords = None if settings.passwords is None else PasswordChecks(settings.passwords, loop)
     return Access(settings, passwords, plugins)
@@ -68,11 +69,12 @@ def load_access(settings: AuthSettings, loop: asyncio.AbstractEventLoop) -> Acce
 class Gate:
     """Answers who a client is, by one `Access` at a time."""
 
-    __slots__ = ("_access", "_loop")
+    __slots__ = ("_access", "_loop", "_seconds")
 
-    def __init__(self, access: Access, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, access: Access, loop: asyncio.AbstractEventLoop, seconds: Histogram) -> None:
         self._access = access
         self._loop = loop
+        self._seconds = seconds
 
     @property
     def access(self) -> Access:
@@ -88,7 +90,7 @@ class Gate:
         """What `settings` come to, for `change`; PluginError if that can't be had. What is in use already is used again."""
         if settings == self._access.settings:
             return self._access
-        return await asyncio.to_thread(load_access, settings, self._loop)
+        return await asyncio.to_thread(load_access, settings, self._loop, self._seconds)
 
     async def let_go(self, access: Access) -> None:
         """Close what `change` gave back, or what was prepared in vain; not what is in use."""
@@ -182,6 +184,11 @@ class Gate:
     def _refuse_later(self, done: Callable[[Answer], None], why: str) -> None:
         refusal = Refusal(ReasonCode.BAD_USER_NAME_OR_PASSWORD, why)
         self._loop.call_later(FAILURE_DELAY_S, done, refusal)
+
+
+async def open_gate(settings: AuthSettings, loop: asyncio.AbstractEventLoop, seconds: Histogram) -> Gate:
+    """The gate for `settings`, once its plugins are ready."""
+    return Gate(await asyncio.to_thread(load_access, settings, loop, seconds), loop, seconds)
 
 
 def keep_fresh(gate: Gate, renew: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:

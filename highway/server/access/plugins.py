@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from highway.broker.authentication import Login
     from highway.broker.authorisation import Judge, Question
     from highway.config.models import AuthSettings
+    from highway.metrics import Histogram
 
 __all__ = ["PluginClient", "PluginError", "PluginHost"]
 
@@ -141,9 +142,10 @@ def _session_of(login: Login, user: str | None) -> Session:
 class PluginHost:
     """The plugins of one configuration. `start` before anything else, and `close` in the end, block for a while."""
 
-    def __init__(self, settings: AuthSettings, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, settings: AuthSettings, loop: asyncio.AbstractEventLoop, seconds: Histogram) -> None:
         self._settings = settings
         self._loop = loop
+        self._seconds = seconds  # how long decisions took
         self._side = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="plugins", daemon=True)
         self._stopping = False
@@ -155,8 +157,6 @@ class PluginHost:
         self._unanswered = 0
         self._logins: dict[bytes, float] = {}
         self._key = os.urandom(32)
-        self.decisions = 0
-        self.decision_seconds = 0.0
 
     @property
     def checks_names(self) -> bool:
@@ -327,8 +327,7 @@ class PluginHost:
                 return
             answers.append(True)
             timer.cancel()
-            self.decisions += 1
-            self.decision_seconds += self._loop.time() - begun
+            self._seconds.observe(self._loop.time() - begun)
             done(verdict)
 
         def answered(verdict: bool | None) -> None:  # noqa: FBT001  the answer itself
