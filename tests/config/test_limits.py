@@ -48,8 +48,8 @@ def test_a_bucket_lets_a_burst_through_and_then_the_rate():
     bucket = TokenBucket(Rate(60, 60), 100.0)
     assert bucket.take(60, 100.0) == 0.0
     assert bucket.take(5, 100.0) == pytest.approx(5.0)
-    assert bucket.wait_s(1, 103.0) == pytest.approx(3.0)
+    assert bucket.take(0, 103.0) == pytest.approx(2.0)
     assert bucket.take(0, 105.0) == 0.0
-    assert not bucket.is_full(164.0)
-    assert bucket.is_full(165.0)
+    assert bucket.left(164.0) == pytest.approx(59.0)
+    assert bucket.left(165.0) == 60.0
     assert bucket.left(10_000.0) == 60.0
