@@ -276,3 +276,16 @@ def test_anonymous_clients_beside_users(tmp_path: Path, password_file: Path) -> 
         # What anybody made stays anybody's while anybody may come.
         connect = packets.connect("anybody", username="alice", password=USERS["alice"])
         assert refused(broker.port, connect) == b"\0\x02"
+
+
+def test_a_stranger_who_knows_a_client_id_does_not_hold_it_off(tmp_path: Path, password_file: Path) -> None:
+    limits = {"reconnect_rate": "2/m", "connect_timeout": "3s"}
+    with BrokerProcess(tmp_path, auth={"password_file": str(password_file)}, limits=limits) as broker:
+        strangers = [RawClient(broker.port) for _ in range(10)]
+        for stranger in strangers:
+            stranger.send(packets.connect("victim", username="alice", password=b"x"))
+        for stranger in strangers:
+            assert stranger.expect(CONNACK) == b"\0\x04"
+        with broker.client("victim", username="alice", password=USERS["alice"]) as victim:
+            victim.ping()
+        assert not broker.lines("held off")

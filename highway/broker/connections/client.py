@@ -163,24 +163,7 @@ class Client:
 
         Until it is out, nothing else is sent: [MQTT-3.2.0-1]. It comes once, as CONNECT does: 5.0 [MQTT-3.2.0-2].
         """
-        broker = self.broker
-        wait_s = broker.lifecycle.wait_s(packet.client_id)
-        if not wait_s:
-            broker.lifecycle.connect(self, packet)
-            return
-        logger.info("held off: limits.reconnect_rate is reached", extra=about(client=packet.client_id))
-        self._deferred = []
-        broker.scheduler.call_later(wait_s, self._connect_held_off, packet)
-
-    def _connect_held_off(self, packet: ConnectPacket) -> None:
-        """The client has waited as long as it had to, or has given up."""
-        events, self._deferred = self._deferred or [], None
-        if self._is_gone:
-            return
-        if events:
-            self.link.resume_reading()
         self.broker.lifecycle.connect(self, packet)
-        self._handle_deferred(events)
 
     def wait_for_login(self, login: Login) -> None:
         """Take nothing from the client until it is known: what came with its CONNECT waits here, the rest in the network."""

@@ -29,7 +29,7 @@ from highway.log_lines import about
 from highway.mqtt import V5, ConnackPacket, Properties, ReasonCode
 
 if TYPE_CHECKING:
-    from highway.broker.authentication import Answer
+    from highway.broker.authentication import Answer, Identity
     from highway.broker.broker import Broker
     from highway.broker.sessions.session_store import Puts
     from highway.mqtt import ConnectPacket, Will
@@ -57,10 +57,11 @@ class Lifecycle:
         self._broker = broker
         self._reconnects = TokenBuckets()  # by client id
 
-    def wait_s(self, client_id: str) -> float:
+    def _wait_s(self, client_id: str) -> float:
         """Seconds that a CONNECT with a client id is held off, as there were so many of late; 0 as a rule.
 
-        Before that nothing of its session is looked at: two devices with one id would else take it from one another.
+        Before that nothing of its session is looked at: two devices with one id would else take it from one another. Who
+        isn't let in counts for nothing, or a stranger could hold off any client whose id he knows.
         """
         if not client_id:
             return 0.0
@@ -104,6 +105,17 @@ class Lifecycle:
         if isinstance(answer, Refusal):
             self._refuse(client, packet, answer.reason_code, answer.why)
             return
+        wait_s = self._wait_s(packet.client_id)
+        if not wait_s:
+            self._admit(client, packet, login, answer)
+            return
+        logger.info("held off: limits.reconnect_rate is reached", extra=_about(packet, client))
+        client.wait_for_login(login)
+        admit = partial(self._admit, client, packet, login, answer)
+        self._broker.scheduler.call_later(wait_s, client.logged_in, login, admit)
+
+    def _admit(self, client: Client, packet: ConnectPacket, login: Login, answer: Identity) -> None:
+        """Whether the session that is asked for is the client's to have, and there is room for it."""
         broker = self._broker
         session = broker.sessions.get(client.client_id)
         anonymous = broker.authenticator.lets_anybody_in
