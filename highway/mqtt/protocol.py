@@ -143,6 +143,7 @@ class ServerProtocol:
         except MqttError as error:
             # Its frames would hold what was being read, and this object, which holds it: for the collector to find one day.
             self.error = error.with_traceback(None)
+            error.__context__ = error.__cause__ = None
             self._enter(Signal.ERROR)
         return events
 

@@ -111,8 +111,9 @@ class Admission:
 
     def _turn_out(self, place: Place, why: str) -> None:
         logger.warning("closed: not logged in, and others need its place (%s)", why, extra=about(peer=place.peer))
+        turn_out = place.turn_out
         self.leave(place)
-        place.turn_out()
+        turn_out()
 
     def wait_s(self, place: Place, now: float) -> float:
         """How long a newcomer has to wait before it is listened to, as its address connects more often than it may."""
@@ -149,10 +150,15 @@ class Admission:
             return
         self.logged_in(place)
         self._taken.remove(place)
+        place.turn_out = _nobody  # or else the connection would hold itself
         known = self._hosts[place.host]
         known.taken -= 1
         if not known.taken:
             del self._hosts[place.host]
+
+
+def _nobody() -> None:
+    """Turned out of a place that was left."""
 
 
 def host_of(address: Sequence[Any] | None) -> str:

@@ -233,8 +233,11 @@ class Connection(asyncio.Protocol):
         if self._place is not None:
             self._shared.admission.leave(self._place)
         self._transport = None
+        self._timer = self._debt = None
         self._protocol.receive_eof()
         self._client.lost()
+        # Each holds the other, and the collector looks at what has lived for long once in ten million objects.
+        del self._client
 
     # A transport that has a protocol of its own calls these, too.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from highway.broker import administration
+from highway.broker.delivery.cursor import Cursor
+from highway.broker.sessions.session import Reader, Session
 from highway.storage import Durability
 from tests.broker.rig import Rig
 from tests.harness import packets, packets5
@@ -410,3 +413,26 @@ def test_a_connect_that_is_refused_leaves_nothing(tmp_path: Path, settings: dict
     assert (rig.storage.logs["other"].log_end_offset, len(rig.broker.wills._waiting)) == (0, 0)
     rig.restart()
     assert set(rig.broker.sessions) == {"there"}
+
+
+def test_a_session_that_is_over_is_freed_without_the_collector(rig: Rig) -> None:
+    def alive() -> int:
+        return sum(type(found) in (Session, Cursor, Reader) for found in gc.get_objects())
+
+    def come_and_go() -> None:
+        rig.connect("p").send(packets.publish("a", b"1", retain=True)).drop()
+        peer = rig.connect("c").send(packets.subscribe(1, ("a", 1), ("$replay/earliest/a", 0), ("$share/g/a", 1)))
+        assert len(peer.messages()) >= 2
+        peer.drop()
+        rig.scheduler.timers = [timer for timer in rig.scheduler.timers if not timer.cancelled]
+
+    come_and_go()
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        for _ in range(3):
+            come_and_go()
+        assert alive() <= before
+    finally:
+        gc.enable()

@@ -365,6 +365,7 @@ class Lifecycle:
         return_unacknowledged(session)
         for name in list(session.groups):
             puts += broker.leave_group(session, name)
+        session.let_go()
         return puts
 
     def _is_over(self, session: Session) -> bool:

@@ -379,6 +379,15 @@ class Session:
         for group, _ in self.groups.values():
             group.wake()
 
+    def let_go(self) -> None:
+        """The session is over: take apart what holds one another, so that it is freed now and not when the collector comes."""
+        for reader in self.readers.values():
+            reader.cursors.clear()
+            reader.subscriptions.clear()
+            reader.changed()
+        for held in (self.readers, self.behind, self.retained, self.groups):
+            held.clear()
+
     def topic_alias(self, topic_name: bytes) -> tuple[int, bool]:
         """(alias, whether the client has to be told first); alias 0 when all are taken, as the first topics keep theirs.
 
@@ -508,7 +517,8 @@ class Session:
     def subscription_count(self) -> int:
         """Subscriptions of every kind."""
         # Each $replay and $log has a reader of its own.
-        return len(self.groups) + len(self.readers[ORDINARY].subscriptions) + len(self.readers) - 1
+        ordinary = self.readers.get(ORDINARY)  # None: it is over
+        return 0 if ordinary is None else len(self.groups) + len(ordinary.subscriptions) + len(self.readers) - 1
 
     def cursors(self) -> Iterator[Cursor]:
         """Every cursor of every reader."""
