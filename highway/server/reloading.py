@@ -102,7 +102,7 @@ class Reloader:
                     )
                 settings = in_force(self.settings, new)
                 await self._apply(settings)
-            except HighwayError as error:
+            except Exception as error:
                 self._condition.reload_failed(_short(error), self._broker.clock.now_ms())
                 raise
             self.waiting = plan.waiting
@@ -157,6 +157,8 @@ class Reloader:
                 for line in error.problems if isinstance(error, ConfigError) else [str(error)]:
                     logger.error("reload failed: %s", line)
                 logger.error("reload failed: the configuration before it stays in force")
+            except Exception:
+                logger.exception("reload failed, by a fault of ours")
 
         task = asyncio.get_running_loop().create_task(run(), name="reload")
         self._tasks.add(task)
@@ -168,11 +170,11 @@ class Reloader:
             task.cancel()
 
 
-def _short(error: HighwayError) -> str:
+def _short(error: Exception) -> str:
     """One sentence about a failure that may have many lines."""
     if isinstance(error, ConfigError) and len(error.problems) > 1:
         return f"{error.problems[0]} (and {len(error.problems) - 1} more)"
-    return str(error)
+    return str(error) or type(error).__name__
 
 
 def _refusal(plan: Plan) -> str:
