@@ -70,8 +70,17 @@ class Passwords:
         return f"<Passwords of {len(self.hashes)} users in {self.path}>"
 
     def decoy(self) -> str:
-        """A hash that costs what one of the file costs, for a user that isn't in it; "" where nobody is."""
-        return next(iter(self.hashes.values()), "")
+        """The dearest hash of the file, for a user that isn't in it: no answer is quicker than a wrong one; "" for none.
+
+        Looks at all of them.
+        """
+        return max(self.hashes.values(), key=_cost, default="")
+
+
+def _cost(stored: str) -> int:
+    """What a hash costs, roughly: iterations of SHA-512."""
+    fields = stored.split("$")
+    return _MAX_ITERATIONS + 1 if fields[1] == "argon2id" else int(fields[2]) if fields[1] == "7" else 1
 
 
 def hash_password(password: bytes) -> str:

@@ -197,3 +197,14 @@ def test_no_password_is_an_argument():
         [sys.executable, "-m", "highway", "users", "add", "--help"], capture_output=True, text=True, check=True
     )
     assert "--password" not in shown.stdout
+
+
+def test_an_unknown_user_costs_what_the_dearest_of_the_file_costs(highway, type_in, tmp_path):
+    path = tmp_path / "passwd"
+    weak = "bob:$6$lpCyupBaGmoOxQj7$h5hddGSLqyWy2aufU3CgocUBbrRq6g0yLqpup/sj5+15Vq6Unym741cAQCQaG9GT77WRePbXB982b/ngB1O+kQ=="
+    path.write_text(f"{weak}\n")
+    path.chmod(0o600)
+    assert load_passwords(path).decoy().startswith("$6$")
+    type_in("x\n")
+    highway("users", "add", "alice", "--file", path)
+    assert load_passwords(path).decoy() == load_passwords(path).hashes["alice"]

@@ -35,10 +35,11 @@ NICENESS = 10
 class PasswordChecks:
     """Checks passwords against one `Passwords`, and remembers which were right."""
 
-    __slots__ = ("_key", "_loop", "_passwords", "_pool", "_right")
+    __slots__ = ("_decoy", "_key", "_loop", "_passwords", "_pool", "_right")
 
     def __init__(self, passwords: Passwords, loop: asyncio.AbstractEventLoop) -> None:
         self._passwords = passwords
+        self._decoy = passwords.decoy()
         self._loop = loop
         threads = min(MAX_THREADS, max(1, (os.cpu_count() or 1) // 2))
         self._pool = ThreadPoolExecutor(threads, "passwords", initializer=_be_nice)
@@ -59,7 +60,7 @@ class PasswordChecks:
     def check(self, login: Login, user: str, password: bytes, done: Callable[[bool], None]) -> None:
         """Find out, and call `done` on the loop. A user that isn't in the file takes as long as one that is."""
         stored = self._passwords.hashes.get(user)
-        against = self._passwords.decoy() if stored is None else stored
+        against = self._decoy if stored is None else stored
 
         def work() -> None:
             right = not login.is_abandoned and bool(against) and verify_password(against, password)
