@@ -36,6 +36,8 @@ __all__ = ["Outcome", "fuzz"]
 
 WORKERS = 3
 HONEST_PER_S = 50
+# In a run as long as this memory is flat: in its last third the median is at most so many times that of the second.
+LONG_S, GROWTH = 120, 1.08
 MIB = 1024 * 1024
 # Small enough to be full long before the warm-up is over, so that memory can be flat after it.
 SETTINGS = {
@@ -253,7 +255,10 @@ def _place_of(error: BaseException) -> str:
 
 def fuzz(directory: Path, seconds: float, seed: int) -> Outcome:
     """Run for that many seconds, and a few more to look at what is left; the same seed makes the same streams."""
-    return _Run(directory, seconds, seed).go()
+    outcome = _Run(directory, seconds, seed).go()
+    if seconds >= LONG_S and outcome.rss_of(2) > GROWTH * outcome.rss_of(1):
+        outcome.faults.append(f"memory grows: {outcome.rss_series} MiB")
+    return outcome
 
 
 def main() -> None:
