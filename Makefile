@@ -10,8 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: run test check bench crash fuzz mutations clean
 
-run: $(VENV)/.installed ## Install and serve on 127.0.0.1:1883, data in ./highway-data
-	exec $(BIN)/highway serve
+run: $(VENV)/.installed ## Install and serve on 127.0.0.1:1883, data in ./highway-data; ARGS="--listen HOST:PORT" and the like
+	exec $(BIN)/highway serve $(ARGS)
 
 test: $(VENV)/.installed-test ## Install and run all tests; ARGS="..." goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
@@ -43,6 +43,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { echo "on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV), once: this takes a minute or two" >&2
 	$(PIP) --editable .
 	@touch $@
 
