@@ -15,8 +15,7 @@ from highway.broker.authentication import Identity
 from highway.broker.authorisation import Right, Undecided
 from highway.broker.publishing.requests import NO_REQUESTS, requests_of
 from highway.broker.replay.fetching import may_fetch
-from highway.broker.sessions.inflight import RELEASED
-from highway.broker.sessions.session_store import Puts, acknowledged_puts, received_put, released_put
+from highway.broker.sessions.session_store import Puts, received_put
 from highway.broker.subscriptions.subscribing import SubscribeOperation, open_questions, unsubscribe
 from highway.errors import ProtocolError, StorageError
 from highway.log_lines import about
@@ -43,6 +42,7 @@ from highway.mqtt import (
 )
 from highway.storage import Durability
 
+from . import acknowledging
 from .receive_window import ReceiveWindow
 from .receiving import give_back, reasoned_acks, receive_once
 
@@ -372,6 +372,11 @@ class Client:
             reason = bytes((reason_code,)) if id_bytes in new else b""
             self._acks.append(bytes((0x50, 2 + len(reason))) + id_bytes + reason)
 
+    def answer(self, data: bytes, mode: Durability = Durability.FAST) -> None:
+        """Send a control packet with the acknowledgements of the chunk at hand, and behind `mode`'s point of what was stored."""
+        self._acks.append(data)
+        self._acks_mode = max(self._acks_mode, mode)
+
     def _send_acks(self) -> None:
         acks = self._acks
         data = acks[0] if len(acks) == 1 else b"".join(acks)
@@ -413,81 +418,15 @@ class Client:
         if self._window is not None:
             self._window.released(packet.packet_id)
         # An id that is unknown is answered too: a client that lost its memory could not finish otherwise.
-        self._acks.append(PubcompPacket(packet.packet_id).encode(session.version))
-        if session.persistent:
-            # Were PUBCOMP sent first and the removal lost, be it with the power, a new message under this id would be
-            # taken for a repetition: acknowledged and not stored. Where the id is gone, its removal may still wait.
-            if known:
-                self.broker.store([received_put(session, packet.packet_id, present=False)], Durability.SAFE)
-            self._acks_mode = Durability.SAFE
-
-    # Acknowledging.
-
-    def on_pubacks(self, run: PubackRun) -> None:
-        """The end of QoS 1 messages, whatever the reason code says: 5.0 [MQTT-4.4.0-2], [MQTT-4.8.2-6]."""
-        session = self.session
-        assert session is not None
-        self.broker.counters.messages_received += len(run.packet_ids) - 1
-        if not session.inflight.acknowledged(run.packet_ids):
-            before = [packet_id for packet_id in run.packet_ids if packet_id not in session.inflight]
-            self._acknowledged(session, before)
-            self._wrong_kind("PUBACK for a QoS 2 message")
+        pubcomp = PubcompPacket(packet.packet_id).encode(session.version)
+        if not session.persistent:
+            self.answer(pubcomp)
             return
-        self._acknowledged(session, run.packet_ids)
-
-    def _acknowledged(self, session: Session, packet_ids: Sequence[int]) -> None:
-        session.dirty = True
-        session.window_full_since_ms = None
-        if session.stored_ids:
-            puts = acknowledged_puts(session, packet_ids)
-            if puts:
-                self.broker.store(puts, Durability.FAST)
-        if session.behind or session.resend or session.retained:
-            self.broker.pump_later(session)
-        for group, _ in session.groups.values():
-            group.dirty = True
-            group.wake()
-
-    def on_pubrec(self, packet: PubrecPacket) -> None:
-        """The client has a QoS 2 message: PUBREL. 3.1.1 [MQTT-4.3.3-1], 5.0 [MQTT-4.3.3-4]"""
-        session = self.session
-        assert session is not None
-        if packet.reason_code >= 0x80:  # 5.0 [MQTT-4.4.0-2], [MQTT-4.8.2-6]
-            session.inflight.remove(packet.packet_id)
-            self._acknowledged(session, [packet.packet_id])
-            return
-        known = session.inflight.received(packet.packet_id)
-        entry = session.inflight.get(packet.packet_id)
-        if entry is not None and not known:
-            self._wrong_kind("PUBREC for a QoS 1 message")
-            return
-        # An id that is unknown is answered all the same: a client that lost our PUBCOMP could not finish otherwise.
-        pubrel = PubrelPacket(packet.packet_id).encode(session.version)
-        if known and session.persistent and entry is not None:
-            # Were PUBREL sent first and this lost, the message would be sent again and taken for a new one.
-            self.broker.store_first(session, [released_put(session, packet.packet_id, entry)])
-            self._acks_mode = Durability.SAFE
-        self._acks.append(pubrel)
-
-    def on_pubcomp(self, packet: PubcompPacket) -> None:
-        """The end of a QoS 2 message."""
-        session = self.session
-        assert session is not None
-        entry = session.inflight.get(packet.packet_id)
-        if entry is not None and entry[2] != RELEASED:
-            self._wrong_kind("PUBCOMP for a message that was not released")
-            return
-        session.inflight.remove(packet.packet_id)
-        self._acknowledged(session, [packet.packet_id])
-
-    def _wrong_kind(self, what: str) -> None:
-        """An acknowledgement that its message does not ask for: the client's state and ours differ.
-
-        3.1.1 [MQTT-4.8.0-1], 5.0 [MQTT-4.13.1-1]
-        """
-        logger.warning("closed: %s", what, extra=about(client=self.client_id, peer=self.link.peer))
-        self.broker.counters.malformed_packets += 1
-        self.end(ReasonCode.PROTOCOL_ERROR)
+        # Were PUBCOMP sent first and the removal lost, be it with the power, a new message under this id would be taken
+        # for a repetition: acknowledged and not stored. Where the id is gone, its removal may still wait.
+        if known:
+            self.broker.store([received_put(session, packet.packet_id, present=False)], Durability.SAFE)
+        self.answer(pubcomp, Durability.SAFE)
 
     # The rest.
 
@@ -512,7 +451,7 @@ class Client:
 
     def on_pingreq(self, _: PingreqPacket) -> None:
         """[MQTT-3.12.4-1]; behind the acknowledgements of what came before it, as many clients take it for a barrier."""
-        self._acks.append(PINGRESP)
+        self.answer(PINGRESP)
 
     def on_disconnect(self, packet: DisconnectPacket) -> None:
         """The client's own end of the connection.
@@ -563,10 +502,10 @@ class Client:
 HANDLERS: dict[type, Callable[[Client, Any], None]] = {
     ConnectPacket: Client.on_connect,
     PublishRun: Client.on_publish,
-    PubackRun: Client.on_pubacks,
-    PubrecPacket: Client.on_pubrec,
+    PubackRun: acknowledging.on_pubacks,
+    PubrecPacket: acknowledging.on_pubrec,
     PubrelPacket: Client.on_pubrel,
-    PubcompPacket: Client.on_pubcomp,
+    PubcompPacket: acknowledging.on_pubcomp,
     SubscribePacket: Client.on_subscribe,
     UnsubscribePacket: Client.on_unsubscribe,
     PingreqPacket: Client.on_pingreq,
