@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from highway.config.certificates import certificate_end, tls_faults
 from highway.config.models import TlsSettings
 from highway.config.problems import Problem
+from highway.config.secret_files import secret_file_fault
 from highway.errors import CertificateError
 
 if TYPE_CHECKING:
@@ -119,6 +120,23 @@ def _check_tls(document: Document, path: KeyPath, section: dict[str, Any], folde
         document.add((*path, fault.key), fault.detail)
     if faults:
         return []
+    return [*_exposed_key(document, path, tls), *_validity(document, path, tls)]
+
+
+def _exposed_key(document: Document, path: KeyPath, tls: TlsSettings) -> list[Problem]:
+    """A warning where others may read the private key. It is not refused: tools that make keys leave them so."""
+    key, file = ("keyfile", tls.keyfile) if tls.keyfile is not None else ("certfile", tls.certfile)
+    try:
+        fault = secret_file_fault(file)
+    except OSError:
+        return []
+    mark = document.mark_of((*path, key))
+    assert mark is not None
+    return [Problem(mark, (*path, key), f"{file} holds a private key: {fault}")] if fault else []
+
+
+def _validity(document: Document, path: KeyPath, tls: TlsSettings) -> list[Problem]:
+    """A warning where the certificate is not valid yet, or not for long."""
     try:
         end = certificate_end(tls)
     except CertificateError:  # renewed by somebody between two looks: the next load sees what it is

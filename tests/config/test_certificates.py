@@ -75,6 +75,7 @@ def the_problem(path, key):
 def test_good_files_arrive_with_their_paths_from_the_folder_of_the_configuration(write, tmp_path, server):
     for file in (server.certfile, server.keyfile):
         (tmp_path / file.name).write_bytes(file.read_bytes())
+        (tmp_path / file.name).chmod(0o600)
     settings = load_settings(write(certfile="server.pem", keyfile="./server.key"), environ={})
     tls = settings.listeners[0].tls
     assert tls.certfile == tmp_path / "server.pem"
@@ -188,6 +189,15 @@ def test_certificate_near_its_end_or_before_its_begin_is_served_with_a_warning(w
     early = authority.early()
     (warning,) = load_settings(write(certfile=early.certfile, keyfile=early.keyfile), environ={}).warnings
     assert warning.endswith("the certificate is not valid yet: is the clock right?")
+
+
+def test_a_key_that_everybody_may_read_is_served_with_a_warning(write, tmp_path, server):
+    exposed = tmp_path / "exposed.key"
+    exposed.write_bytes(server.keyfile.read_bytes())
+    exposed.chmod(0o644)
+    (warning,) = load_settings(write(keyfile=exposed), environ={}).warnings
+    assert f":{PLACES['keyfile']}: listeners.secure.tls.keyfile: {exposed} holds a private key: everybody" in warning
+    assert warning.endswith(f"run: chmod o-rwx {exposed}")
 
 
 def test_every_fault_at_once(write, authority):

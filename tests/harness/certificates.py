@@ -30,6 +30,8 @@ class Certificate:
         self.certfile.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
         self.keyfile.write_bytes(made.private_key_pem.bytes())
         self.both.write_bytes(made.private_key_and_cert_chain_pem.bytes())
+        for path in (self.keyfile, self.both):
+            path.chmod(0o600)
 
 
 class Authority:
