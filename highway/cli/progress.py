@@ -33,39 +33,11 @@ class _Speed(ProgressColumn):
         return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="dim")
 
 
-class MessageCounter:
-    """A running count of messages on standard error, as a context manager."""
+class _Display:
+    """Something that counts on standard error, as a context manager."""
 
-    def __init__(self, what: str) -> None:
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn(f"{{task.completed:,.0f}} messages {what}"),
-            _Speed(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-        )
-        self._task = self._progress.add_task(what, total=None)
-
-    def add(self, count: int) -> None:
-        self._progress.advance(self._task, count)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-
-class _Bar:
-    """A bar on standard error, as a context manager; it is gone when it ends, and the result stands alone."""
-
-    def __init__(self, what: str, total: int, *columns: ProgressColumn) -> None:
-        self._progress = Progress(
-            TextColumn(what), BarColumn(), *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
-        )
+    def __init__(self, what: str, total: int | None, *columns: ProgressColumn, transient: bool = False) -> None:
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=transient)
         self._task = self._progress.add_task(what, total=total)
 
     def add(self, count: int) -> None:
@@ -79,6 +51,21 @@ class _Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+class MessageCounter(_Display):
+    """A running count of messages."""
+
+    def __init__(self, what: str) -> None:
+        count = TextColumn(f"{{task.completed:,.0f}} messages {what}")
+        super().__init__(what, None, SpinnerColumn(), count, _Speed(), TimeElapsedColumn())
+
+
+class _Bar(_Display):
+    """A bar; it is gone when it ends, and the result stands alone."""
+
+    def __init__(self, what: str, total: int, *columns: ProgressColumn) -> None:
+        super().__init__(what, total, TextColumn(what), BarColumn(), *columns, TimeRemainingColumn(), transient=True)
 
 
 class ByteBar(_Bar):

@@ -13,6 +13,7 @@ __all__ = [
     "PacketSplitter",
     "ack",
     "connect",
+    "connect_payload",
     "packet",
     "parse_publish",
     "publish",
@@ -55,19 +56,33 @@ def connect(
     password: bytes | None = None,
 ) -> bytes:
     """CONNECT; `will` is topic name, payload, QoS, retain."""
+    flags, payload = connect_payload(client_id, will, b"", username, password, clean=clean)
+    return packet(0x10, text("MQTT") + bytes([4, flags]) + struct.pack(">H", keep_alive) + payload)
+
+
+def connect_payload(
+    client_id: str | bytes,
+    will: tuple[str, bytes, int, bool] | None,
+    will_properties: bytes,
+    username: str | None,
+    password: bytes | None,
+    *,
+    clean: bool,
+) -> tuple[int, bytes]:
+    """The flags of a CONNECT and its payload; before MQTT 5 a will has no properties, not even a length of them."""
     flags = 0x02 if clean else 0
     payload = text(client_id)
     if will is not None:
         will_topic, will_payload, will_qos, will_retain = will
         flags |= 0x04 | will_qos << 3 | (0x20 if will_retain else 0)
-        payload += text(will_topic) + text(will_payload)
+        payload += will_properties + text(will_topic) + text(will_payload)
     if username is not None:
         flags |= 0x80
         payload += text(username)
     if password is not None:
         flags |= 0x40
         payload += len(password).to_bytes(2, "big") + password
-    return packet(0x10, text("MQTT") + bytes([4, flags]) + struct.pack(">H", keep_alive) + payload)
+    return flags, payload
 
 
 def publish(

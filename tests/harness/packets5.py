@@ -10,7 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from tests.harness.packets import packet, text
+from tests.harness import packets
+from tests.harness.packets import connect_payload, packet, remaining_length, text
 
 __all__ = [
     "Ack",
@@ -67,15 +68,6 @@ _NAMES = {identifier: (name, kind) for name, (identifier, kind) in _PROPERTIES.i
 _WIDTHS = {"byte": 1, "two": 2, "four": 4}
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while True:
-        value, low = value >> 7, value & 0x7F
-        out.append(low | (0x80 if value else 0))
-        if not value:
-            return bytes(out)
-
-
 def _read_varint(data: bytes) -> tuple[int, bytes]:
     value = 0
     for index in range(4):
@@ -89,7 +81,7 @@ def _write(kind: str, value: Any) -> bytes:
     if kind in _WIDTHS:
         return int(value).to_bytes(_WIDTHS[kind], "big")
     if kind == "varint":
-        return _varint(value)
+        return remaining_length(value)
     if kind == "pair":
         return text(value[0]) + text(value[1])
     return text(value)
@@ -123,7 +115,7 @@ def properties(**values: Any) -> bytes:
         identifier, kind = _PROPERTIES[name]
         for one in value if isinstance(value, list) else [value]:
             raw += bytes([identifier]) + _write(kind, one)
-    return _varint(len(raw)) + raw
+    return remaining_length(len(raw)) + raw
 
 
 def _read_properties(data: bytes) -> tuple[list[tuple[str, Any]], bytes]:
@@ -150,18 +142,8 @@ def connect(
     **values: Any,
 ) -> bytes:
     """CONNECT; `will` is topic name, payload, QoS, retain."""
-    flags = 0x02 if clean_start else 0
-    payload = text(client_id)
-    if will is not None:
-        will_topic, will_payload, will_qos, will_retain = will
-        flags |= 0x04 | will_qos << 3 | (0x20 if will_retain else 0)
-        payload += properties(**(will_properties or {})) + text(will_topic) + text(will_payload)
-    if username is not None:
-        flags |= 0x80
-        payload += text(username)
-    if password is not None:
-        flags |= 0x40
-        payload += len(password).to_bytes(2, "big") + password
+    block = properties(**(will_properties or {}))
+    flags, payload = connect_payload(client_id, will, block, username, password, clean=clean_start)
     head = text("MQTT") + bytes([5, flags]) + struct.pack(">H", keep_alive)
     return packet(0x10, head + properties(**values) + payload)
 
@@ -232,15 +214,9 @@ def parse_connack(first_byte: int, body: bytes) -> Connack:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(packets.Message):
     """One PUBLISH as received; `properties` in the order in which they stood."""
 
-    topic: str
-    payload: bytes
-    qos: int
-    retain: bool
-    dup: bool
-    packet_id: int
     properties: tuple[tuple[str, Any], ...] = ()
     size: int = 0  # of the whole packet
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.crash.reading import shown_to
 from tests.harness import packets
 from tests.harness.broker_process import wait_until
 from tests.harness.ledger import Ledger, Stored
-from tests.harness.log_reader import parse_log_topic, read_log
+from tests.harness.log_reader import read_log
 from tests.harness.publisher import Publisher, publish_all
-from tests.harness.raw_client import PUBLISH
 
 if TYPE_CHECKING:
     from tests.harness.broker_process import BrokerProcess
@@ -57,17 +57,6 @@ class Cycle:
             self.ledger.add_seen(mode, shown_to(watcher))
             watcher.close()
         return killed_at
-
-
-def shown_to(watcher: RawClient) -> list[Stored]:
-    """All that a subscriber was shown before the connection ended."""
-    shown = []
-    for first_byte, body in watcher.expect_closed(within=10):
-        if first_byte & 0xF0 == PUBLISH:
-            message = packets.parse_publish(first_byte, body)
-            if message.topic.startswith("$log/"):
-                shown.append(parse_log_topic(message.topic, message.payload))
-    return shown
 
 
 @pytest.mark.timeout(60 + 10 * CYCLES)

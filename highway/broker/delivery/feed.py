@@ -52,7 +52,7 @@ class LiveRun:
         self.base_offset = base_offset
         self.end_offset = base_offset + len(run.payloads)
         self.publisher = publisher  # None: the broker itself, or a session that is gone
-        # Encoded once for all subscribers that get the same bytes at QoS 0; see `delivery.py`.
+        # Encoded once for all subscribers that get the same bytes at QoS 0; see `encoding`.
         self.wires: dict[tuple[int, bool], bytes] = {}
 
     def may_exceed(self, packet_bytes: int) -> bool:

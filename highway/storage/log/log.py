@@ -81,7 +81,6 @@ class Log(LogView):
         "_flush_shared",
         "_flush_target",
         "_job_bytes",
-        "_job_count",
         "_last_ms",
         "_new_base",
         "_pending",
@@ -118,7 +117,7 @@ class Log(LogView):
         self._committer = committer
         self._durability = settings.durability
         self._entries: list[int] = []  # number of the last journal entry of each batch of the tail
-        self._job_count = self._job_bytes = 0
+        self._job_bytes = 0
         self._drained_entry = 0  # entry of the last batch that is in a segment
         self._durable = (state.active_base, state.durable_length, state.durable_end)
         self._undurable_entry = 0  # entry of the first batch that isn't durable in a segment, 0 without one
@@ -308,7 +307,6 @@ class Log(LogView):
         count, size = self._drainable(self.settings.flush_bytes if limit is None else limit)
         if not count:
             return False
-        self._job_count = count
         self._job_bytes = size
         if self._last_ms - self._base_ms > _BASE_AGE_MS:
             self._new_base = True
@@ -331,7 +329,7 @@ class Log(LogView):
         return usable, size
 
     def _drained(self, outcome: Written | Exception) -> None:
-        self._job_count = self._job_bytes = 0
+        self._job_bytes = 0
         if isinstance(outcome, Exception):
             self._segment_failed(outcome)
             if not self.writer.busy:

@@ -232,7 +232,6 @@ def _take(
         log.segments[-1].seal()
     if result.frames:
         log.intact = False
-        report.segment_frames += result.frames
         log.state.last_ms = max(log.state.last_ms, result.last_ms)
         log.state.epoch = max(log.state.epoch, result.epoch)
         log.unsynced.append(segment)

@@ -34,29 +34,22 @@ def recover_with_room(
     *,
     rebuild: bool,
 ) -> Recovered:
-    """Return what recovery found. Where the disk has no room for it, RESERVE is given up and it is tried once more."""
+    """Return what recovery found; after a failed sync from the medium itself, and with the journal's tail copied.
+
+    Where the disk has no room for it, RESERVE is given up and it is tried once more.
+    """
+
+    def attempt() -> Recovered:
+        distrust = filesystem.direct
+        recovered = recover(filesystem, layout, logs, files, clock.now_ms(), rebuild=rebuild, distrust=distrust)
+        if distrust:
+            copy_journal(filesystem, layout, recovered, settings.journal_file_bytes, clock)
+        return recovered
+
     try:
-        return _recover(filesystem, layout, logs, files, clock, settings, rebuild=rebuild)
+        return attempt()
     except OSError as error:
         if error.errno not in FULL_ERRNOS or not Reserve(filesystem, layout.reserve, 0).give_up():
             raise
         _logger.warning("recovery: %s; RESERVE is given up", error)
-        return _recover(filesystem, layout, logs, files, clock, settings, rebuild=rebuild)
-
-
-def _recover(
-    filesystem: WatchedFileSystem,
-    layout: Layout,
-    logs: Sequence[LogSettings],
-    files: Descriptors,
-    clock: Clock,
-    settings: StorageSettings,
-    *,
-    rebuild: bool,
-) -> Recovered:
-    """Return what recovery found; after a failed sync from the medium itself, and with the journal's tail copied."""
-    distrust = filesystem.direct
-    recovered = recover(filesystem, layout, logs, files, clock.now_ms(), rebuild=rebuild, distrust=distrust)
-    if distrust:
-        copy_journal(filesystem, layout, recovered, settings.journal_file_bytes, clock)
-    return recovered
+        return attempt()

@@ -24,7 +24,6 @@ class RecoveryReport:
     seconds: float = 0.0
     frames_replayed: int = 0  # of the journal
     records_recovered: int = 0  # from the journal, that no segment had
-    segment_frames: int = 0  # found in segments above their durable length
     torn_bytes_cut: int = 0
     logs: int = 0
     epoch_bumps: int = 0
