@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from highway.broker.authentication import Answer, Identity
     from highway.broker.broker import Broker
     from highway.broker.sessions.session_store import Puts
+    from highway.broker.settings import BrokerSettings
     from highway.mqtt import ConnectPacket, Will
 
     from .client import Client
@@ -114,8 +115,14 @@ class Lifecycle:
         admit = partial(self._admit, client, packet, login, answer)
         self._broker.scheduler.call_later(wait_s, client.logged_in, login, admit)
 
-    def _admit(self, client: Client, packet: ConnectPacket, login: Login, answer: Identity) -> None:
-        """Whether the session that is asked for is the client's to have, and there is room for it."""
+    def _admit(
+        self, client: Client, packet: ConnectPacket, login: Login, answer: Identity, asked: Rights | None = None
+    ) -> None:
+        """Whether the session that is asked for is the client's to have, and there is room for it.
+
+        `asked` are its rights, once the judge was asked about the will: by then another may have that session, or there
+        are other rules.
+        """
         broker = self._broker
         session = broker.sessions.get(client.client_id)
         anonymous = broker.authenticator.lets_anybody_in
@@ -128,20 +135,29 @@ class Lifecycle:
         client.identity, client.login_shown = answer, login
         if answer.companion is None:
             login.password = None
-        self._look_at_will(client, packet, login, self.rights_for(client))
-
-    def _look_at_will(self, client: Client, packet: ConnectPacket, login: Login, rights: Rights | None) -> None:
-        """Go on, if the client may have the will that it brings; that may have to be asked first."""
+        rights = self.rights_for(client) if asked is None else asked
         try:
             allowed = packet.will is None or self._may_have_will(client, packet, packet.will, rights)
         except Undecided as undecided:
             assert rights is not None
             client.wait_for_login(login)
-            go_on = partial(self._look_at_will, client, packet, login, rights)
+            go_on = partial(self._will_judged, client, packet, login, answer, rights, broker.settings)
             rights.ask(undecided.questions, partial(client.logged_in, login, go_on))
             return
         if allowed:
             self._attach(client, packet, rights)
+
+    def _will_judged(
+        self,
+        client: Client,
+        packet: ConnectPacket,
+        login: Login,
+        answer: Identity,
+        rights: Rights,
+        settings: BrokerSettings,
+    ) -> None:
+        """Begin again with what is known now; `settings` are those that the rights come of."""
+        self._admit(client, packet, login, answer, rights if self._broker.settings.acl == settings.acl else None)
 
     def _attach(self, client: Client, packet: ConnectPacket, rights: Rights | None) -> None:
         """Make or take over the session of a client that may have it, and answer the CONNECT."""
