@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from hypothesis import given, strategies as st
 
+from highway.broker.authentication import Identity
 from highway.broker.authorisation import AclRule, Right, rights_of
+from highway.broker.reconfiguring import reconfigure
 from highway.mqtt.topics import matches
 from tests.broker.rig import Peer, Peer5, Rig
 from tests.harness import packets, packets5
@@ -15,6 +18,8 @@ from tests.harness import packets, packets5
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from highway.broker.authentication import Login
 
 NOT_AUTHORIZED = 0x87
 EVERYTHING = frozenset(Right)
@@ -317,6 +322,79 @@ def test_fetch_is_a_right_of_its_own(make: Make) -> None:
     assert [message.payload for message in peer.messages()] == [b"x"]
     peer.send(packets5.publish("$fetch/0/t", b"", qos=1, packet_id=1, response_topic="not/mine"))
     assert [ack.reason_code for ack in peer.acks()] == [NOT_AUTHORIZED]
+
+
+@pytest.mark.parametrize("topic", ["$SYS/broker/uptime", "$gap/other", "$CONTROL/x", "/".join(["x"] * 202)])
+@pytest.mark.parametrize("rules", [False, True])
+def test_the_answer_to_a_fetch_is_no_message_that_nobody_may_publish(
+    tmp_path: Path, topic: str, *, rules: bool
+) -> None:
+    everything = (rule("allow", "#"), rule("allow", "$SYS/#"), rule("allow", "$gap/#"), rule("allow", "$CONTROL/#"))
+    rig = Rig(tmp_path, acl=everything if rules else None)
+    reader = rig.connect("reader")
+    reader.take()
+    codes(reader, "$SYS/#", "#", "$gap/#", "$CONTROL/#")
+    reader.take()
+    evil = rig.connect5("evil")
+    evil.send(packets5.publish("t", b"forged", qos=1, packet_id=1))
+    evil.send(packets5.publish("$fetch/0/t", b"", qos=1, packet_id=2, response_topic=topic))
+    assert topics(reader) == ["t"]
+
+
+class _SlowJudge:
+    """Says yes to everything, when it is told to; a `Companion` too."""
+
+    def __init__(self) -> None:
+        self.answers: list[Callable[[bool], None]] = []
+
+    @property
+    def judge(self) -> _SlowJudge:
+        return self
+
+    def decide(self, _: object, done: Callable[[bool], None]) -> None:
+        self.answers.append(done)
+
+    def connected(self) -> None: ...
+
+    disconnected = connected
+
+
+class _ByName:
+    """Takes each client for the user that it says it is; `evil` has a judge."""
+
+    lets_anybody_in = False
+
+    def __init__(self) -> None:
+        self.judge = _SlowJudge()
+
+    def authenticate(self, login: Login, _: object) -> Identity:
+        return Identity(login.username, login.username, self.judge if login.username == "evil" else None)
+
+
+def test_who_waits_for_a_verdict_on_its_will_takes_no_session_that_is_anothers_by_then(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    by_name = rig.broker.authenticator = _ByName()
+    evil = rig.connect5("id", username="evil", will=("t", b"", 0, False))
+    assert evil.connack is None
+    owner = Peer(rig, "", clean=True, connect=packets.connect("id", clean=False, username="owner"))
+    for answer in by_name.judge.answers:
+        answer(True)
+    rig.settle()
+    assert not owner.link.closed
+    assert rig.broker.sessions["id"].owner == "owner"
+    assert packets5.parse_connack(*evil.take()[0]).reason_code == 0x85
+    assert evil.link.closed
+
+
+def test_a_will_is_looked_at_again_where_rules_came_while_its_verdict_was_waited_for(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    by_name = rig.broker.authenticator = _ByName()
+    evil = rig.connect5("id", username="evil", will=("t", b"", 0, False))
+    reconfigure(rig.broker, replace(rig.broker.settings, acl=(rule("deny", "t"), rule("allow", "#"))))
+    by_name.judge.answers[0](True)
+    rig.settle()
+    assert packets5.parse_connack(*evil.take()[0]).reason_code == NOT_AUTHORIZED
+    assert rig.broker.sessions == {}
 
 
 def test_a_will_without_a_right_keeps_its_client_out(make: Make) -> None:

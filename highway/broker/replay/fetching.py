@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from highway.broker.authorisation import Right
+from highway.broker.authorisation import Right, is_reserved
 from highway.broker.sessions.inflight import Message
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
 from highway.mqtt import PacketType, encode_properties, publish_properties
@@ -31,9 +31,14 @@ OK = "OK"
 
 
 def _request_of(broker: Broker, run: PublishRun) -> tuple[FetchRequest, Properties, bytes] | None:
-    """(what is asked for, properties, Response Topic) of a PUBLISH to `$fetch/...`; None for one that isn't a request."""
+    """(what is asked for, properties, Response Topic) of a PUBLISH to `$fetch/...`; None for one that isn't a request.
+
+    Nor is one whose answer would be a message that no client may publish: what stands under `$SYS` is the broker's word.
+    """
     asked = publish_properties(run.properties) if run.properties else None
     if asked is None or asked.response_topic is None:
+        return None
+    if is_reserved(asked.response_topic) or broker.exceeded_by(asked.response_topic):
         return None
     try:
         special = parse_special(run.topic_name, broker.clock.now_ms())
