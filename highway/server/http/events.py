@@ -50,7 +50,7 @@ class Events(Room):
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
-        with contextlib.suppress(ConnectionResetError):  # who listened has gone: there is no other end
+        with contextlib.suppress(ConnectionError):  # who listened has gone: there is no other end
             await (self._overview(response) if feed is None else self._tail(response, feed, begin, topic_filter))
         return response
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ __all__ = ["Records", "record_as_json", "whole_number"]
 # Records looked at, or written in one go: enough to make the per-write cost small, little enough to keep the loop's turns
 # near a millisecond. A frame has 8192, and turning all of them into JSON takes 40.
 RECORDS_PER_TURN = 250
+# The same in bytes of payloads: records may be as large as a packet, and a reader that is slow holds what it was written.
+BYTES_PER_TURN = 128 * 1024
 MAX_RECORDS = 10_000_000
 MAX_NUMBER = 2**63 - 1  # offsets and times are 64-bit numbers
 
@@ -64,19 +67,9 @@ class Records(Room):
             end = min(end, await self.offset(feed, request.query["until"], topic_filter))
         response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
         await response.prepare(request)
-        lines: list[str] = []
-        async for record in self._read(feed, start, end, concrete_names([topic_filter])):
-            if not left:
-                break
-            if matches(topic_filter, record[3]):
-                lines.append(json.dumps(record_as_json(record), ensure_ascii=False))
-                left -= 1
-            if len(lines) >= RECORDS_PER_TURN:
-                await response.write(("\n".join(lines) + "\n").encode())
-                lines.clear()
-        if lines:
-            await response.write(("\n".join(lines) + "\n").encode())
-        await response.write_eof()
+        with contextlib.suppress(ConnectionError):  # who asked has gone
+            await _write(response, self._read(feed, start, end, concrete_names([topic_filter])), topic_filter, left)
+            await response.write_eof()
         return response
 
     async def _read(self, feed: Feed, start: int, end: int, topics: frozenset[bytes]) -> AsyncIterator[Record]:
@@ -92,6 +85,26 @@ class Records(Room):
                 if offset <= record[0] < end:
                     yield record
             offset = max(offset + 1, batch.end_offset)
+
+
+async def _write(response: web.StreamResponse, records: AsyncIterator[Record], topic_filter: bytes, left: int) -> None:
+    """Write what a filter matches, `left` records at most, as fast as it is taken."""
+    lines: list[str] = []
+    held = 0
+    async for record in records:
+        if not left:
+            break
+        if matches(topic_filter, record[3]):
+            lines.append(json.dumps(record_as_json(record), ensure_ascii=False))
+            held += len(record[5])
+            left -= 1
+        if len(lines) >= RECORDS_PER_TURN or held >= BYTES_PER_TURN:
+            await response.write(("\n".join(lines) + "\n").encode())
+            await asyncio.sleep(0)
+            lines.clear()
+            held = 0
+    if lines:
+        await response.write(("\n".join(lines) + "\n").encode())
 
 
 def whole_number(text: str, what: str) -> int:

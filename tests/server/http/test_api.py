@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import socket
 import stat
 import time
@@ -11,11 +12,12 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.harness.broker_process import BrokerProcess
+from tests.harness.broker_process import BrokerProcess, free_port
 from tests.harness.http import Answer, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 COUNT = 3000  # messages of log `road`
 
@@ -64,6 +66,25 @@ def test_records_as_json_lines(get: Callable[..., Answer]) -> None:
     assert [int(line["payload"]) for line in lines] == list(range(COUNT))
     assert {line["topic"] for line in lines} == {"highway/A1/speed", "highway/A2/speed"}
     assert set(lines[0]) == {"offset", "timestamp", "topic", "qos", "retain", "payload"}
+
+
+def test_large_records_take_little_memory_where_nobody_reads_them(tmp_path: Path) -> None:
+    port = free_port()
+    with BrokerProcess(tmp_path, http={"port": port}, memory_budget="8MiB") as broker, broker.client("c") as client:
+        for _ in range(60):
+            client.publish("t", os.urandom(1_000_000))
+        before = broker.rss_bytes()
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect(("127.0.0.1", port))
+            reader.sendall(b"GET /api/v1/logs/other/records HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert reader.recv(1, socket.MSG_WAITALL)
+            for _ in range(20):
+                client.ping()
+                time.sleep(0.02)  # it goes on for as long as the socket takes something
+            assert broker.rss_bytes() < before + 60_000_000  # a batch, and what one turn writes
+        request(port, "/livez")
+        assert not broker.lines("Error handling request")
 
 
 @pytest.mark.parametrize(
