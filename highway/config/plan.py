@@ -4,7 +4,7 @@ The two are compared as they would be written down (`rendering.to_tree`), so tha
 from when on it counts. Some of them can't be had without a restart: they are left as they are, and said.
 
 What a shorter retention would delete isn't known here: the storage engine is asked (`retention_changes`), and the answer
-belongs in the plan, which `Plan.deletes` then tells.
+belongs in the plan, which `Plan.losses` then tells. So is whether there is anything to compact (`compaction_changes`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from highway.config.listeners import is_open
 from highway.config.rendering import to_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from highway.config.models import Listener, Settings
     from highway.storage import Deletion, LogSettings
 
-__all__ = ["Change", "Plan", "in_force", "make_plan", "opened_doors", "retention_changes"]
+__all__ = ["Change", "Plan", "compaction_changes", "in_force", "make_plan", "opened_doors", "retention_changes"]
 
 RESTART = "needs a restart"
 NEW_CONNECTIONS = "for new connections"
@@ -66,6 +66,7 @@ class Change:
     text: str
     needs_restart: bool = False
     deletes: Deletion | None = None
+    compacts: bool = False  # a log that holds messages: those that a newer one replaces are lost
 
     def __str__(self) -> str:
         return f"{self.key}: {self.text}"
@@ -85,8 +86,13 @@ class Plan:
 
     @property
     def deletes(self) -> list[Deletion]:
-        """What would be lost."""
+        """What retention would delete."""
         return [change.deletes for change in self.changes if change.deletes is not None]
+
+    @property
+    def losses(self) -> list[Change]:
+        """The changes by which stored messages are lost."""
+        return [change for change in self.changes if change.deletes is not None or change.compacts]
 
     @property
     def waiting(self) -> list[str]:
@@ -101,7 +107,7 @@ class Plan:
         """The plan for programs."""
         return {
             "changes": [change.to_json() for change in self.changes],
-            "deletes_data": bool(self.deletes),
+            "deletes_data": bool(self.losses),
             "needs_restart": self.waiting,
             "warnings": list(self.warnings),
         }
@@ -118,13 +124,24 @@ def retention_changes(old: Settings, new: Settings) -> list[LogSettings]:
     ]
 
 
-def make_plan(old: Settings, new: Settings, deletions: Mapping[str, Deletion] | None = None) -> Plan:
-    """What `new` would change where `old` is in force; `deletions` are the storage engine's answer, by log."""
+def compaction_changes(old: Settings, new: Settings) -> list[LogSettings]:
+    """The logs that are compacted from now on, and so lose messages if they hold some."""
+    before = {log.name: log.cleanup for log in old.logs}
+    return [log for log in new.logs if log.cleanup == "compact" != before.get(log.name)]
+
+
+def make_plan(
+    old: Settings, new: Settings, deletions: Mapping[str, Deletion] | None = None, compacted: Collection[str] = ()
+) -> Plan:
+    """What `new` would change where `old` is in force.
+
+    `deletions` are the storage engine's answer, by log; `compacted` names those of `compaction_changes` that hold messages.
+    """
     before, after = to_tree(old), to_tree(new)
     changes = [
         *_listener_changes(before.pop("listeners"), after.pop("listeners")),
         *_content_changes(old, new),
-        *_topic_changes(before.pop("topics"), after.pop("topics"), deletions or {}),
+        *_topic_changes(before.pop("topics"), after.pop("topics"), deletions or {}, compacted),
         *(_change(*difference) for difference in _differences(before, after, "")),
     ]
     return Plan(tuple(sorted(changes, key=lambda change: _rank(change.key))), new.warnings)
@@ -264,7 +281,10 @@ def _content_changes(old: Settings, new: Settings) -> Iterator[Change]:
 
 
 def _topic_changes(
-    before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], deletions: Mapping[str, Deletion]
+    before: Sequence[dict[str, Any]],
+    after: Sequence[dict[str, Any]],
+    deletions: Mapping[str, Deletion],
+    compacted: Collection[str],
 ) -> Iterator[Change]:
     """Changes of the topic entries, which the name of the log identifies."""
     old = {entry["log"]: entry for entry in before}
@@ -277,12 +297,17 @@ def _topic_changes(
         doomed = deletions.get(log)
         if log not in old:
             entry = new[log]
-            yield _with_deletion(Change(key, f"added: {entry['topic']} is kept as {entry['durability']}"), doomed)
+            added = Change(key, f"added: {entry['topic']} is kept as {entry['durability']}", compacts=log in compacted)
+            if added.compacts:
+                added = replace(added, text=f"{added.text}; what it holds is compacted")
+            yield _with_deletion(added, doomed)
         for name, was, will in _differences(old.get(log, new[log]), new[log], ""):
             effect = _TOPIC_EFFECTS.get(name, "")
             change = Change(key, f"{name} {_with(_step(was, will), effect)}", effect == RESTART)
             if name in ("retention", "retention_bytes"):
                 change, doomed = _with_deletion(change, doomed), None
+            elif name == "cleanup":
+                change = replace(change, compacts=log in compacted)
             yield change
         for name, deletion in deletions.items():
             if name.startswith(f"{log}/"):  # one topic's of an entry with `per_topic`

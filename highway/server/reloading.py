@@ -18,8 +18,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from highway.broker.reconfiguring import reconfigure, renew_rights
-from highway.config.plan import Plan, in_force, make_plan, opened_doors, retention_changes
+from highway.config.plan import Plan, compaction_changes, in_force, make_plan, opened_doors, retention_changes
 from highway.errors import ConfigError, HighwayError, ReloadRefusedError
+from highway.storage.settings import find_settings
 
 from .last_good import keep_last_good
 from .watching import watch
@@ -82,7 +83,14 @@ class Reloader:
         answer: asyncio.Future[dict[str, Deletion]] = asyncio.get_running_loop().create_future()
         storage = self._broker.storage
         storage.plan_retention(retention_changes(self.settings, new), answer.set_result, only_new=True)
-        return await asyncio.to_thread(make_plan, self.settings, new, await answer), new
+        deletions = await answer
+        compacting = {log.name: log for log in compaction_changes(self.settings, new)}
+        compacted = {
+            settings.name
+            for name, log in storage.logs.items()
+            if (settings := find_settings(compacting, name)) is not None and log.log_start_offset < log.log_end_offset
+        }
+        return await asyncio.to_thread(make_plan, self.settings, new, deletions, compacted), new
 
     async def reload(self, *, allow_trim: bool = False) -> Plan:
         """Put the files in force as they are now; returns what has changed.
@@ -93,7 +101,7 @@ class Reloader:
         async with self._turn:
             try:
                 plan, new = await self._plan()
-                if plan.deletes and not allow_trim:
+                if plan.losses and not allow_trim:
                     raise ReloadRefusedError(_refusal(plan), "highway reload --allow-trim does that")
                 if doors := opened_doors(self.settings, new):
                     raise ReloadRefusedError(
@@ -178,5 +186,4 @@ def _short(error: Exception) -> str:
 
 
 def _refusal(plan: Plan) -> str:
-    doomed = [str(change) for change in plan.changes if change.deletes is not None]
-    return "it would delete stored messages: " + "; ".join(doomed)
+    return "it would delete stored messages: " + "; ".join(map(str, plan.losses))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from highway.config.loading import Overrides, load_settings
-from highway.config.plan import in_force, make_plan, opened_doors, retention_changes
+from highway.config.plan import compaction_changes, in_force, make_plan, opened_doors, retention_changes
 from highway.config.rendering import to_tree
 from highway.storage import Deletion
 
@@ -29,12 +29,12 @@ def load(tmp_path):
 
 @pytest.fixture
 def plan(load):
-    def plan(*edits, deletions=None, base=BASE):
+    def plan(*edits, deletions=None, compacted=(), base=BASE):
         text = base
         for before, after in edits:
             assert before in text
             text = text.replace(before, after)
-        return make_plan(load(base), load(text), deletions)
+        return make_plan(load(base), load(text), deletions, compacted)
 
     return plan
 
@@ -106,6 +106,19 @@ def test_what_a_shorter_retention_deletes_is_part_of_its_line(plan):
     assert found.to_json()["changes"][0]["deletes"]["to_offset"] == 81234
     one = plan(("7d", "1d"), deletions={"telemetry": doomed._replace(segments=1)})
     assert "deletes 1 segment, " in one.lines()[0]
+
+
+def test_to_compact_what_is_stored_is_a_loss(load, plan):
+    edit = ("retention: 7d", "cleanup: compact, retention: 7d")
+    assert not plan(edit).to_json()["deletes_data"]
+    found = plan(edit, compacted={"telemetry"})
+    assert found.to_json()["deletes_data"]
+    assert [str(change) for change in found.losses] == found.lines()
+    assert [log.name for log in compaction_changes(load(BASE), load(BASE.replace(*edit)))] == ["telemetry"]
+    assert compaction_changes(load(BASE.replace(*edit)), load(BASE)) == []
+    assert compaction_changes(load(BASE.replace(*edit)), load(BASE.replace(*edit))) == []
+    again = plan(("log: control", "log: b, cleanup: compact"), compacted={"b"})
+    assert [change.key for change in again.losses] == ["topics.b"]
 
 
 def test_each_log_of_an_entry_per_topic_has_its_deletion(plan):

@@ -146,6 +146,29 @@ def test_what_a_plan_deletes_is_named_and_refused_until_it_is_allowed(broker: Re
         assert broker.status()["configuration"]["reload_error"] is None
 
 
+@pytest.mark.parametrize("name", ["keep", "safe"])
+def test_to_compact_a_log_that_holds_something_is_refused_until_it_is_allowed(broker: Reloadable, name: str) -> None:
+    with broker:
+        broker.publish("keep/x", b"1", b"2")
+        broker.edit(topics=[entry | ({"cleanup": "compact"} if entry["log"] == name else {}) for entry in TOPICS])
+        code, _, err = broker.reload()
+        if name == "safe":  # which is empty
+            assert code == 0
+            return
+        assert code == 6
+        assert "topics.keep: cleanup delete -> compact" in err
+        assert broker.reload("--allow-trim")[0] == 0
+
+
+def test_a_log_that_is_listed_again_is_not_compacted_unasked(broker: Reloadable) -> None:
+    with broker:
+        broker.publish("keep/x", b"1", b"2")
+        broker.edit(topics=[TOPICS[1]])
+        assert broker.reload()[0] == 0
+        broker.edit(topics=[{**TOPICS[0], "cleanup": "compact"}, TOPICS[1]])
+        assert broker.reload()[0] == 6
+
+
 def test_trim_by_hand_deletes_what_its_plan_says_and_asks_first(broker: Reloadable) -> None:
     with broker:
         many_segments(broker)

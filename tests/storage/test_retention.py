@@ -402,3 +402,17 @@ def test_what_is_in_memory_and_too_old_is_told_of_as_well():
     rig.advance(60, step=5)
     reap(rig)
     assert rig.log("a").log_start_offset == 5
+
+
+def test_what_a_change_deletes_is_told_also_while_the_clock_is_in_doubt():
+    rig = opened(LogSettings("a", SAFE, retention_ms=None, **SMALL_LOG))
+    fill(rig)
+    rig.close()
+    rig.clock.advance(3 * DAY_S)
+    rig.reopen()
+    shorter = replace(rig.log("a").settings, retention_ms=MINUTE_MS)
+    assert not rig.storage.clock_settled
+    found = asked(rig.storage.plan_retention, [shorter], rig=rig, only_new=True)["a"]
+    rig.storage.change_logs([shorter])
+    rig.advance(1500, step=5)
+    assert found.to_offset == rig.log("a").log_start_offset

@@ -205,7 +205,8 @@ class Reaper:
         settled = self._time.settled
 
         def count(log: Log, facts: list[SegmentFacts], segments: int, settings: LogSettings) -> int:
-            retention_ms = settings.retention_ms if settled else None
+            # A change that is asked about outlives a clock in doubt, and what it deletes then was not told otherwise.
+            retention_ms = settings.retention_ms if settled or only_new else None
             return count_doomed(facts, segments, log.last_ms, now_ms, retention_ms, settings.retention_bytes)
 
         def looked(log: Log | None = None, settings: LogSettings | None = None, outcome: object = None) -> None:
