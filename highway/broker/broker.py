@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from highway.broker.sessions.session import Session
     from highway.broker.sessions.session_store import Puts
     from highway.clock import Clock
-    from highway.storage import Storage
+    from highway.storage import Log, Storage
 
     from .authentication import Authenticator
     from .settings import BrokerSettings
@@ -532,7 +532,7 @@ class Broker:
         counters.shared_subscriptions = sum(len(session.groups) for session in self.sessions.values())
         counters.retained = len(self.retained)
         logs = [feed.log for feed in self.feeds.values()]
-        counters.stored_messages = sum(log.high_watermark - log.log_start_offset for log in logs)
+        counters.stored_messages = sum(map(_stored, logs))
         counters.stored_bytes = sum(log.stored_bytes for log in logs)
         now = self.clock.monotonic()
         for feed in self.feeds.values():
@@ -546,9 +546,9 @@ class Broker:
                 self.deliver_unlogged(message._replace(retain=False), self.router.route(topic_name))
         self._timers[2] = self.scheduler.call_later(self.settings.sys_interval_s, self._publish_sys)
 
-    def log_refusal(self, client: Client, why: str) -> None:
+    def log_refusal(self, client: Client, why: str, topic: bytes) -> None:
         """One line for a request that was refused with a reason that the client may not be able to read."""
-        logger.warning("%s", why, extra=about(client=client.client_id))
+        logger.warning("%s", why, extra=about(client=client.client_id, topic=topic))
 
     def close(self) -> None:
         """Park every session; the storage engine is closed by whoever opened it."""
@@ -567,3 +567,9 @@ def _check_size(properties: bytes) -> None:
 
 READ_RETRY_S = 1.0
 STORE_RETRY_S = 1.0
+
+
+def _stored(log: Log) -> int:
+    """Messages that a log holds: offsets less the recorded gaps."""
+    start, end = log.log_start_offset, log.high_watermark
+    return end - start - sum(gap.to_offset - gap.from_offset for gap in gaps_between(log, start, end))

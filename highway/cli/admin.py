@@ -25,6 +25,7 @@ __all__ = ["ask", "broker_options", "json_option"]
 ADMIN_SOCKET = "admin.sock"
 DEFAULT_DATA_DIR = Path("highway-data")
 ANSWER_TIMEOUT_S = 30.0
+_NAMES_SHOWN = 10
 _WHERE = "-c FILE or --data-dir says where one does"
 
 _EXITS = {400: Exit.NOT_FOUND, 403: Exit.REFUSED, 404: Exit.NOT_FOUND, 409: Exit.REFUSED}
@@ -70,7 +71,16 @@ def ask(data_dir: Path, method: str, path: str, **query: str) -> Any:
         raise CommandError(str(body))
     if "problems" in body:
         raise ConfigError(body["problems"])
-    raise CommandError(str(body.get("detail", body)), _EXITS.get(status, Exit.FAILURE))
+    raise CommandError(_sentence(body), _EXITS.get(status, Exit.FAILURE))
+
+
+def _sentence(problem: dict[str, Any]) -> str:
+    """What a problem says, and where a name is wrong the first of those that are right."""
+    detail, logs = str(problem.get("detail", problem)), problem.get("logs")
+    if not logs:
+        return detail
+    more = f" and {len(logs) - _NAMES_SHOWN:,} more" if len(logs) > _NAMES_SHOWN else ""
+    return f"{detail}; there are {', '.join(logs[:_NAMES_SHOWN])}{more}"
 
 
 @contextmanager

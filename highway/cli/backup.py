@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from highway.cli.admin import broker_options
 from highway.cli.directory import (
     byte_bar,
     check_directory,
-    data_dir_option,
     finding_fields,
     print_findings,
     silence_storage,
@@ -41,7 +41,7 @@ def backup() -> None:
 
 @backup.command()
 @click.argument("destination", metavar="DEST", type=_path)
-@data_dir_option
+@broker_options
 @click.option("--copy", "copy_all", is_flag=True, help="Copy every file, also where a hard link would do.")
 @_json
 def create(destination: Path, data_dir: Path, *, copy_all: bool, as_json: bool) -> int:
@@ -72,7 +72,7 @@ def create(destination: Path, data_dir: Path, *, copy_all: bool, as_json: bool) 
 
 @backup.command()
 @click.argument("source", metavar="SRC", type=_path)
-@data_dir_option
+@broker_options
 @click.option("--accept-damage", is_flag=True, help="Restore what is there, though files aren't as the manifest says.")
 @_json
 def restore(source: Path, data_dir: Path, *, accept_damage: bool, as_json: bool) -> int:

@@ -143,13 +143,18 @@ def publish(connection: Connection, load: Ingest, qos: int, seconds: float, *, a
     return _print(fields, [line], _publish_verdict(load, done), as_json=as_json)
 
 
+def _ms(value: float) -> str:
+    """Two digits of a time: `0.58 ms`, `7.0 ms`, `150 ms`."""
+    return f"{value:.2g} ms" if value < 99.5 else f"{value:.0f} ms"
+
+
 def _publish_verdict(load: Ingest, done: Published) -> str:
     if load.qos == 0:
         return f"this broker reads {done.rate:,.0f} messages a second at QoS 0, which promises nothing."
     each = "a message" if load.window == 1 else f"{load.window} messages"
     return (
         f"{load.publishers} publishers with {load.window} on the way are acknowledged {done.rate:,.0f} messages a second; "
-        f"{each} took {quantile(done.times_ms, 0.5):.2g} ms, one in a hundred {quantile(done.times_ms, 0.99):.2g} ms."
+        f"{each} took {_ms(quantile(done.times_ms, 0.5))}, one in a hundred {_ms(quantile(done.times_ms, 0.99))}."
     )
 
 
@@ -261,7 +266,7 @@ def _acks(found: Disk, publishers: int) -> float:
 
 def _disk_verdict(found: Disk) -> str:
     verdict = (
-        f"this disk syncs in {found.p50_ms:.2g} ms: SAFE will ack one publisher {_acks(found, 1):,.0f} times a second, "
+        f"this disk syncs in {_ms(found.p50_ms)}: SAFE will ack one publisher {_acks(found, 1):,.0f} times a second, "
         f"100 publishers {_acks(found, 100):,.0f}."
     )
     if found.file_system in ("tmpfs", "ramfs"):
@@ -271,5 +276,5 @@ def _disk_verdict(found: Disk) -> str:
             f"{verdict} No medium is that quick: there is a cache in between, and SAFE is only as good as its battery."
         )
     if found.p99_ms > _SLOW_P99 * found.p50_ms:
-        return f"{verdict} One sync in a hundred takes {found.p99_ms:.2g} ms and more: expect such pauses."
+        return f"{verdict} One sync in a hundred takes {_ms(found.p99_ms)} and more: expect such pauses."
     return verdict

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +14,7 @@ from highway.storage.checking.directory_view import is_data_directory, look_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from highway.storage.checking.findings import Finding, Verification
 
@@ -23,16 +23,11 @@ __all__ = [
     "check_directory",
     "check_logs",
     "count_bar",
-    "data_dir_option",
     "finding_fields",
     "print_findings",
     "silence_storage",
     "verification_fields",
 ]
-
-data_dir_option = click.option(
-    "--data-dir", default="highway-data", show_default=True, type=click.Path(path_type=Path), help="The data directory."
-)
 
 
 def silence_storage() -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from highway.cli.admin import broker_options
 from highway.cli.client import check_topic_filter
-from highway.cli.directory import check_directory, check_logs, count_bar, data_dir_option, silence_storage
+from highway.cli.directory import check_directory, check_logs, count_bar, silence_storage
 from highway.cli.exits import CommandError, Exit
 from highway.cli.ranges import first_offset, offset_of, parse_place, topic_test
 from highway.clock import SystemClock
@@ -71,7 +72,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give `command` what the three formats share, and pass it as one argument `asked`."""
 
     @click.argument("log", metavar="LOG")
-    @data_dir_option
+    @broker_options
     @click.option("--from", "start", metavar="FROM", default="earliest", show_default=True, help=_START_HELP)
     @click.option("--until", metavar="FROM", help="Where to end, exclusive; without it, at the end of the log now.")
     @click.option("--topic", metavar="FILTER", help="Only records whose topic matches.")

@@ -24,7 +24,13 @@ __all__ = ["fetch"]
 @click.argument("topic")
 @click.argument("offset", type=click.IntRange(min=0))
 @click.option(
-    "-W", "--timeout", metavar="SECONDS", default=10.0, show_default=True, type=click.FloatRange(0, min_open=True)
+    "-W",
+    "--timeout",
+    metavar="SECONDS",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Wait so long for the answer.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: topic, offset, payload, qos, retain.")
 def fetch(connection: Connection, topic: str, offset: int, timeout: float, *, as_json: bool) -> int:
@@ -63,7 +69,9 @@ async def _request(client: aiomqtt.Client, topic_filter: str) -> aiomqtt.Message
 async def _describe_missing(client: aiomqtt.Client, topic: str, offset: int) -> str:
     answer = await _request(client, f"$range/{topic}")
     if answer is None:
-        return f"there is no message at offset {offset} of {topic}, and no log that would have it"
+        return (
+            f"there is no message at offset {offset} of {topic}, and no log that would have it, or no right to fetch it"
+        )
     bounds = json.loads(payload_of(answer))
     first, end = bounds["log_start_offset"], bounds["high_watermark"]
     held = f"it holds {first} to {end - 1}" if end > first else "it is empty"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from highway.cli.admin import broker_options
 from highway.cli.exits import CommandError, Exit
 from highway.cli.lazy import LazyGroup
 from highway.storage.checking.inspection import LogInspection, SegmentInspection, inspect_log, list_log_directories
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from highway.storage.segment.format import FrameHeader
 
 __all__ = ["log"]
@@ -37,9 +39,7 @@ def log() -> None:
 
 @log.command()
 @click.argument("name", metavar="[LOG]", required=False)
-@click.option(
-    "--data-dir", default="highway-data", show_default=True, type=click.Path(path_type=Path), help="The data directory."
-)
+@broker_options
 @click.option("--verify", is_flag=True, help="Read and check every payload, not only the frame headers.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each log on a line.")
 def inspect(name: str | None, data_dir: Path, *, verify: bool, as_json: bool) -> int:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from highway.cli.admin import broker_options
 from highway.cli.directory import (
     byte_bar,
     check_directory,
     check_logs,
-    data_dir_option,
     finding_fields,
     print_findings,
     silence_storage,
@@ -38,7 +38,7 @@ __all__ = ["gaps", "repair", "verify"]
 
 @click.command()
 @click.argument("names", metavar="[LOG]...", nargs=-1)
-@data_dir_option
+@broker_options
 @click.option("--only-new", is_flag=True, help="Exit code 5 only for damage whose loss no gap records yet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(names: tuple[str, ...], data_dir: Path, *, only_new: bool, as_json: bool) -> int:
@@ -87,7 +87,7 @@ def _verdict(found: Verification) -> str:
 
 @click.command()
 @click.argument("name", metavar="[LOG]", required=False)
-@data_dir_option
+@broker_options
 @click.option("--json", "as_json", is_flag=True, help="Print each gap as one JSON object on a line.")
 def gaps(name: str | None, data_dir: Path, *, as_json: bool) -> int:
     """List the ranges of offsets that hold nothing, and why.
@@ -103,9 +103,15 @@ def gaps(name: str | None, data_dir: Path, *, as_json: bool) -> int:
     states = {state.name: state for state in checkpoints[0].logs}
     if name is not None and name not in states:
         raise CommandError(f"{data_dir} holds no log {name!r}, but {', '.join(sorted(states))}", Exit.NOT_FOUND)
-    for log_name in [name] if name is not None else sorted(states):
-        for gap in states[log_name].gaps:
-            click.echo(_gap_json(log_name, gap) if as_json else _gap_line(log_name, gap))
+    found = [
+        (log_name, gap)
+        for log_name in ([name] if name is not None else sorted(states))
+        for gap in states[log_name].gaps
+    ]
+    for log_name, gap in found:
+        click.echo(_gap_json(log_name, gap) if as_json else _gap_line(log_name, gap))
+    if not found:
+        click.echo("no gaps", err=True)
     return Exit.SUCCESS
 
 
@@ -130,7 +136,7 @@ def _time(milliseconds: int) -> str:
 
 
 @click.command()
-@data_dir_option
+@broker_options
 @click.option("--apply", "apply_it", is_flag=True, help="Do it; without this it is only said what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def repair(data_dir: Path, *, apply_it: bool, as_json: bool) -> int:

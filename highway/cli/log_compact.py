@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from highway.cli.directory import check_directory, check_logs, count_bar, data_dir_option, silence_storage
+from highway.cli.admin import broker_options
+from highway.cli.directory import check_directory, check_logs, count_bar, silence_storage
 from highway.cli.exits import CommandError, Exit
 from highway.errors import DirectoryInUseError
 from highway.storage.checking import compacting
@@ -22,7 +23,7 @@ __all__ = ["compact"]
 
 @click.command()
 @click.argument("names", metavar="LOG...", nargs=-1, required=True)
-@data_dir_option
+@broker_options
 @click.option("--apply", "apply_it", is_flag=True, help="Do it; without this it is only said what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Print each log as one JSON object on a line.")
 def compact(names: tuple[str, ...], data_dir: Path, *, apply_it: bool, as_json: bool) -> int:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from highway.cli.admin import broker_options
 from highway.cli.client import check_topic_filter
-from highway.cli.directory import check_directory, check_logs, data_dir_option, silence_storage
+from highway.cli.directory import check_directory, check_logs, silence_storage
 from highway.cli.exits import Exit
 from highway.cli.ranges import first_offset, offset_of, parse_place, topic_names, topic_test
 from highway.clock import SystemClock
@@ -33,7 +34,7 @@ __all__ = ["dump"]
 
 @click.command()
 @click.argument("name", metavar="LOG")
-@data_dir_option
+@broker_options
 @click.option("--from", "start", metavar="FROM", default="earliest", help="Where to begin: as for `highway sub`.")
 @click.option("--until", metavar="FROM", help="Where to end, exclusive: an offset, a time or an age.")
 @click.option("--limit", type=click.IntRange(min=1), help="End after this many records.")

@@ -26,7 +26,9 @@ _BROKER = "1 when no broker runs on the data directory"
 _CONNECTION = "1 when the broker can't be reached or goes away, 6 when it refuses"
 
 MANUAL: dict[str, Page] = {
-    "acl import": Page("highway acl import /etc/mosquitto/acl > auth.yaml", "0, 1 when it can't be read."),
+    "acl import": Page(
+        "highway acl import /etc/mosquitto/acl > auth.yaml", "0, also with rules left out; 1 when FILE can't be read."
+    ),
     "acl test": Page(
         "highway acl test -c highway.yaml alice subscribe 'highway/#'",
         "0 when it is allowed, 2 for a wrong configuration, 6 when it is denied.",

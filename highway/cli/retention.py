@@ -75,7 +75,8 @@ def trim(data_dir: Path, log: str, before: str, *, is_applied: bool, as_json: bo
     query = {"log": log, "before": before}
     doomed = ask(data_dir, "GET", "retention", **query)
     if not doomed or is_applied:
-        _print(ask(data_dir, "POST", "retention/trim", **query) if doomed else [], as_json=as_json)
+        done = ask(data_dir, "POST", "retention/trim", **query) if doomed else []
+        _print(done, f": no whole segment lies before {before}, and parts of one aren't deleted", as_json=as_json)
         return
     _print(doomed, as_json=as_json)
     if not sys.stdin.isatty() or not click.confirm("delete that?", err=True):
@@ -84,13 +85,13 @@ def trim(data_dir: Path, log: str, before: str, *, is_applied: bool, as_json: bo
     click.echo("deleted", err=True)
 
 
-def _print(deletions: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print(deletions: list[dict[str, Any]], why: str = "", *, as_json: bool) -> None:
     if as_json:
         for deletion in deletions:
             click.echo(json.dumps(deletion))
         return
     if not deletions:
-        click.echo("nothing to delete", err=True)
+        click.echo(f"nothing to delete{why}", err=True)
         return
     headers = ["LOG", "SEGMENTS", "RECORDS", "BYTES", "OFFSETS"]
     print_table(headers, [_row(deletion) for deletion in deletions], right=headers[1:])

@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["sessions"]
 
 
-@click.group()
+class _ListFirst(click.Group):
+    """A group that lists where no command is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_named = bool(args) and (not args[0].startswith("-") or args[0] == "--help")
+        return super().parse_args(ctx, args if is_named else ["list", *args])
+
+
+@click.group(cls=_ListFirst)
 def sessions() -> None:
-    """See where the sessions of the running broker stand, move them and end them.
+    """See where the sessions of the running broker stand, move them and end them. Without a command: list.
 
     Exit code 1 when no broker runs on the data directory, 3 when it has no such session.
     """

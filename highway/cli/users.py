@@ -70,7 +70,7 @@ def _read_password() -> bytes:
     else:
         text = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
     if not text:
-        raise CommandError("an empty password is none", Exit.USAGE)
+        raise CommandError("no password came: an empty line, or nothing, on standard input", Exit.USAGE)
     return str(text).encode()
 
 

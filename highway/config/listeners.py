@@ -52,8 +52,9 @@ def check_listeners(document: Document, tree: dict[str, Any], folder: Path) -> l
                 continue
             document.add(
                 where,
-                f"{host} is open to the network, and anybody may connect without a password; listen on 127.0.0.1, "
-                "or say `insecure: true` at the top of the file if that is meant",
+                f"{host} is open to the network, and anybody may connect without a password; name a password file "
+                "(`auth: {password_file: passwd}`, `highway users add`), listen on 127.0.0.1, or say `insecure: true` at "
+                "the top of the file if that is meant",
             )
     _check_http(document, tree, seen)
     return warnings

@@ -138,9 +138,21 @@ def _read_file(path: Path | None) -> _Reading:
     reading.document = load_yaml(text, str(path))
     if not isinstance(reading.document.value, dict):
         if not reading.document.problems:
-            reading.document.add((), "keys such as `listeners:` are wanted here, not a list or a single value")
+            reading.document.add((), _no_keys(reading.document.value))
         reading.fail_if_wrong()
     return reading
+
+
+def _no_keys(value: Any) -> str:
+    """What is wrong with a file that holds `value` and no keys."""
+    fault = "keys such as `listeners:` are wanted here, not a list or a single value"
+    return (
+        f"{fault}; the file to check is the one that names this list: `topics: FILE`" if _is_entries(value) else fault
+    )
+
+
+def _is_entries(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(entry, dict) and "topic" in entry for entry in value)
 
 
 def _lay_over_drop_ins(reading: _Reading, path: Path) -> None:
@@ -159,7 +171,7 @@ def _lay_over_drop_ins(reading: _Reading, path: Path) -> None:
             continue
         part = load_yaml(text, str(file))
         if not isinstance(part.value, dict) and not part.problems:
-            part.add((), "keys such as `listeners:` are wanted here, not a list or a single value")
+            part.add((), _no_keys(part.value))
         _include_topics(reading, part)
         lay_over(document, part)
 

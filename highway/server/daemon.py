@@ -95,18 +95,18 @@ def _raise_descriptor_limit(max_connections: int) -> None:
     )
 
 
-def _say_ready(doors: Iterable[Door], lines: LogLines) -> None:
+def _say_ready(doors: Iterable[Door], settings: Settings, lines: LogLines) -> None:
     """Start-up is over: two lines to paste, one publishes, one replays, and the line that scripts wait for."""
     gc.collect()
     gc.freeze()  # what start-up made lives as long as the process: no collection has to look at it again
-    _say_how_to_try(doors, lines)
+    _say_how_to_try(doors, "" if settings.auth.anonymous else " -u NAME -P PASSWORD", lines)
     lines.say("ready", plain=True)
 
 
-def _say_how_to_try(doors: Iterable[Door], lines: LogLines) -> None:
+def _say_how_to_try(doors: Iterable[Door], login: str, lines: LogLines) -> None:
     for door in doors:
         if door.is_plain:
-            address = f"-h {door.host} -p {door.port}"
+            address = f"-h {door.host} -p {door.port}{login}"
             lines.say(f"""try: mosquitto_pub {address} -q 1 -t highway/A1/telemetry -m '{{"speed_kmh":82.5}}'""")
             lines.say(f"and: mosquitto_sub {address} -v -t '$replay/earliest/highway/#'")
             return
@@ -172,7 +172,7 @@ async def _serve(settings: Settings, source: Source, lines: LogLines) -> int:
         await _open_all(settings, http, doors, lines)
         condition.reloader = Reloader(source, settings, broker, doors, contexts, gate, lines, condition)
         condition.listening = True
-        _say_ready(doors, lines)
+        _say_ready(doors, settings, lines)
         supervisor.ready(_status(broker))
         supervisor.watch(loop, storage, lambda: _status(broker))
         keep_last_good(settings)

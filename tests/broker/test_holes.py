@@ -72,6 +72,16 @@ def test_a_reader_is_live_although_the_log_ends_in_a_hole(rig: Rig) -> None:
     assert [message.payload for message in reader.messages()] == [b"two"]
 
 
+def test_what_a_crash_left_empty_is_not_counted_as_stored(rig: Rig) -> None:
+    publish(rig.connect("p"), b"one", b"two")
+    kill(rig)
+    publish(rig.connect("p"), b"three")
+    reader = rig.connect("r").send(packets.subscribe(1, ("$SYS/broker/store/messages/count", 0)))
+    rig.advance(10.0)
+    assert rig.storage.logs["b"].high_watermark > 3
+    assert [message.payload for message in reader.messages()][-1] == b"3"
+
+
 def test_a_batch_larger_than_the_cache_is_read_all_the_same(rig: Rig) -> None:
     publish(rig.connect("p"), bytes(1000))
     rig.storage._cache._limit = 10

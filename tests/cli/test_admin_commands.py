@@ -89,6 +89,24 @@ def test_sessions_list_and_show(admin, broker):
     assert found["lag_seconds"] > 0
 
 
+def test_sessions_alone_is_a_list(admin, highway):
+    listed = admin("sessions", "list", "--json")
+    assert admin("sessions", "--json") == listed
+    assert [row["CLIENT"] for row in columns(admin("sessions").out)] == [json.loads(listed.out)["client"]]
+    assert "Commands:" in highway("sessions", "--help").out
+
+
+def test_a_log_that_is_not_there_is_told_with_those_that_are(admin):
+    ran = admin("tail", "a/b")
+    assert (ran.code, ran.err) == (Exit.NOT_FOUND, "Error: there is no log 'a/b'; there are a, other\n")
+
+
+def test_directories_are_found_by_the_configuration_too(highway, broker):
+    ran = highway("log", "verify", "a", "-c", broker.config)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("log a: ")
+
+
 def test_session_is_moved_and_dropped(admin, broker):
     for client_id in ("moved", "dropped"):
         with broker.client(client_id, clean=False) as client:

@@ -258,7 +258,7 @@ def test_wrong_places_are_wrong_usage(words, highway, data):
 def test_gaps_of_an_unclean_stop(highway, tmp_path):
     data = killed(tmp_path / "highway-data")
     open_storage(data).close()
-    assert highway("log", "gaps", "telemetry") == (0, "", "")
+    assert highway("log", "gaps", "telemetry") == (0, "", "no gaps\n")
     ran = highway("log", "gaps")
     (line,) = ran.out.splitlines()
     assert line.split()[:2] == ["control", f"100..{5 + 65_536 - 1}"]

@@ -242,7 +242,8 @@ topics:
         "c.yaml:8:11: insecure: 'off' is neither true nor false; write false",
         (
             "c.yaml:10:16: listeners.open.bind: 0.0.0.0 is open to the network, and anybody may connect without a password; "
-            "listen on 127.0.0.1, or say `insecure: true` at the top of the file if that is meant"
+            "name a password file (`auth: {password_file: passwd}`, `highway users add`), listen on 127.0.0.1, or say "
+            "`insecure: true` at the top of the file if that is meant"
         ),
         (
             "c.yaml:12:13: topics[0].topic: 'a/#/b' is no valid topic filter: a '#' that is not alone in the last level "
@@ -526,3 +527,10 @@ def test_damaged_file_is_taken_or_refused_and_nothing_else(data, tmp_path_factor
     except ConfigError as error:
         problems = error.problems or ["an error without a problem"]
     assert [problem for problem in problems if not problem.startswith(f"{path}:")] == []
+
+
+def test_a_file_of_topic_entries_is_no_configuration_and_says_which_is(tmp_path):
+    path = tmp_path / "topics.yaml"
+    path.write_text("- topic: a/#\n  log: a\n")
+    with pytest.raises(ConfigError, match="the file to check is the one that names this list: `topics: FILE`"):
+        load_settings(path)

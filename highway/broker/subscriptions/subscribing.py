@@ -268,7 +268,12 @@ class SubscribeOperation:
         def found(record: Record | StorageError) -> None:
             if isinstance(record, StorageError):
                 status = record.status if isinstance(record, OffsetError) else "UNREADABLE"
-                self._refuse(index, ProtocolError(f"{status}: {range_of(feed)}", 0x8F))
+                self._refuse(
+                    index,
+                    ProtocolError(
+                        f"{status}: log {feed.log.name!r} has no offset {special.offset}; {range_of(feed)}", 0x8F
+                    ),
+                )
             elif record[3] != special.topic_name:
                 error = f"offset {special.offset} of log {feed.log.name!r} is a message of another topic"
                 self._refuse(index, ProtocolError(error, 0x8F))
@@ -277,7 +282,10 @@ class SubscribeOperation:
             self._finish_when_complete()
 
         if special.offset >= feed.visible:
-            raise ProtocolError(f"{OffsetNotFoundError.status}: {range_of(feed)}", 0x8F)
+            raise ProtocolError(
+                f"{OffsetNotFoundError.status}: log {feed.log.name!r} has no offset {special.offset}; {range_of(feed)}",
+                0x8F,
+            )
         feed.log.fetch(special.offset, found)
 
     def _grant_reply(self, index: int, request: Request, payload: bytes, qos: int, properties: bytes = b"") -> None:
@@ -371,7 +379,7 @@ class SubscribeOperation:
         known = error.reason_code in REASON_CODES[PacketType.SUBACK]
         self._codes[index] = error.reason_code if known and self._session.version == V5 else REFUSED
         self._reason = self._reason or error.detail
-        self._broker.log_refusal(self._client, error.detail)
+        self._broker.log_refusal(self._client, error.detail, self._packet.subscriptions[index].topic_filter)
 
     def _alive(self) -> bool:
         return self._session.link is self._client.link and self._client.session is self._session
