@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from highway.broker.connections.lifecycle import Lifecycle
 from highway.broker.connections.wills import Wills
 from highway.broker.delivery import encoding, pumping
-from highway.broker.delivery.feed import LiveRun
 from highway.broker.delivery.gap_notices import send_gap_notice
 from highway.broker.delivery.reads import Reads
 from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, mark_publisher
 from highway.broker.publishing.requests import NO_REQUESTS, Producers, Requests
 from highway.broker.publishing.retained import RetainedStore
+from highway.broker.publishing.retaining import expect_delayed, may_retain, retain, retained_message
 from highway.broker.publishing.routing import Route, Router
 from highway.broker.publishing.topic_logs import Logs
 from highway.broker.replay.fetching import answer_fetch
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from highway.broker.connections.client import Client
     from highway.broker.connections.link import Scheduler
     from highway.broker.delivery.cursor import Cursor
+    from highway.broker.delivery.feed import LiveRun
     from highway.broker.sessions.session import Session
     from highway.broker.sessions.session_store import Puts
     from highway.clock import Clock
@@ -61,6 +62,8 @@ logger = logging.getLogger("highway.broker")
 POSITIONS_INTERVAL_S = 1.0
 REFUSAL_LINE_S = 1.0
 EXPIRY_INTERVAL_S = 30.0
+READ_RETRY_S = 1.0
+STORE_RETRY_S = 1.0
 # What catching up may take of a turn of the loop; one session's share of it is one or two milliseconds at most. Live
 # messages wait for a turn, so that this is what they pay for the others.
 TURN_S = 0.002
@@ -88,6 +91,7 @@ class Broker:
         self.logs = Logs(self, self._deliver)
         self.feeds = self.logs.feeds
         self.router = Router(self.logs.entries, self.exceeded_by)
+        self.sys_retained = 0  # retained messages of our own
         self.retained: RetainedStore[Message] = RetainedStore(lambda m: len(m.payload) + len(m.properties))
         self.clients: dict[str, Client] = {}  # by client id, online
         self.groups: dict[bytes, Group] = {}  # by share name and filter
@@ -96,14 +100,13 @@ class Broker:
         self.turn_ends = 0.0  # monotonic: when those who catch up in this turn have had their time
         self.reads = Reads()
         self._held: set[Client] = set()
-        self._sys_retained = 0  # retained messages of our own
         self.catchup = TokenBuckets()  # of bytes, by client id
         self._refusals = 0  # publishes refused since the log said so the last time
         self._refusal_told_at = -REFUSAL_LINE_S
         for message in session_store.load_retained(storage.meta):
             self.retained.set(message.topic_name, message)
         for log, offset, message in session_store.load_delayed(storage.meta):
-            self._expect_delayed(log, offset, message)
+            expect_delayed(self, log, offset, message)
         self.sessions = session_store.load_sessions(self, storage.meta, self.feeds)
         self._store_apart()
         self.store(session_store.stale_group_puts(self, storage.meta), Durability.FAST)
@@ -154,7 +157,7 @@ class Broker:
         if route.exceeds:
             self.counters.limited[route.exceeds] += 1
             raise ProtocolError(f"a topic name beyond limits.{route.exceeds}", ReasonCode.TOPIC_NAME_INVALID)
-        if run.retain and not self._may_retain(run, publisher):
+        if run.retain and not may_retain(self, run, publisher):
             run.retain = False
         feed = route.feed
         properties = run.properties
@@ -187,11 +190,11 @@ class Broker:
         data = route.encode_records(run.payloads, flags, log.delta_ms(), properties)
         if run.retain and feed.is_delayed:
             end = log.log_end_offset + len(run.payloads)
-            puts = [*puts, session_store.delayed_put(self._retained_message(run, publisher), log.name, end - 1)]
+            puts = [*puts, session_store.delayed_put(retained_message(self, run, publisher), log.name, end - 1)]
         elif run.retain:
             # [MQTT-3.3.1-5] The last message of a run is the one that stays. Without RETAIN, what was there stays: 3.1.1
             # [MQTT-3.3.1-12], 5.0 [MQTT-3.3.1-8].
-            puts = [*puts, session_store.retained_put(self._retained_message(run, publisher))]
+            puts = [*puts, session_store.retained_put(retained_message(self, run, publisher))]
         feed.expect(run, publisher)
         try:
             log.append(data, len(run.payloads), requests.durability, puts)
@@ -201,32 +204,6 @@ class Broker:
                 self.producers.take_back(log.name, requests, before)
             raise
         return log.acknowledge_at if requests is NO_REQUESTS else max(log.acknowledge_at, requests.durability)
-
-    def _may_retain(self, run: PublishRun, publisher: Session | None) -> bool:
-        """Whether the last message of a run may be retained; if not, nothing is, as what was there is out of date."""
-        before, settings = self.retained.get(run.topic_name), self.settings
-        if not run.payloads[-1]:
-            return True
-        count = len(self.retained) - self._sys_retained
-        grows_by = len(run.payloads[-1]) + len(run.properties)
-        grows_by += len(run.topic_name) if before is None else -len(before.payload) - len(before.properties)
-        if before is None and count >= settings.max_retained:
-            limit = "max_retained"
-        elif grows_by > 0 and self.retained.size_bytes + grows_by > settings.max_retained_bytes:
-            limit = "max_retained_bytes"
-        else:
-            return True
-        self.counters.limited[limit] += 1
-        who = None if publisher is None else publisher.client_id
-        logger.warning("not retained: limits.%s is reached", limit, extra=about(client=who, topic=run.topic_name))
-        if before is not None:
-            self.retained.delete(run.topic_name)
-            self.store([session_store.retained_put(before._replace(payload=b""))])
-        return False
-
-    def _retained_message(self, run: PublishRun | LiveRun, publisher: Session | None) -> Message:
-        client_id = "" if publisher is None else publisher.client_id
-        return Message(run.topic_name, run.payloads[-1], run.qos, True, run.properties, self.clock.now_ms(), client_id)
 
     def entry_durability(self, topic_name: bytes) -> Durability:
         """The point at which a repetition of a message on that topic is acknowledged."""
@@ -245,7 +222,7 @@ class Broker:
             self.counters.dropped_unmatched += len(run.payloads)
             return None
         if run.retain:
-            self._retain(run, publisher, journal=True)
+            retain(self, run, publisher, journal=True)
         now_ms = self.clock.now_ms()
         for payload in run.payloads:
             message = Message(topic_name, payload, run.qos, run.retain, run.properties, now_ms)
@@ -270,41 +247,10 @@ class Broker:
         """A run became visible."""
         route = self.router.route(run.topic_name)
         if run.retain:
-            self._retain(run, run.publisher, journal=route.feed is not None and route.feed.is_delayed)
+            retain(self, run, run.publisher, journal=route.feed is not None and route.feed.is_delayed)
         if route.feed is None or not route.feed.is_delayed:
             for target in route.targets:
                 encoding.deliver_live(run, route, target)
-
-    def _expect_delayed(self, log: str, offset: int, message: Message) -> None:
-        """Go on waiting with a retained message that a restart met within its log's delay."""
-        run = LiveRun(
-            PublishRun(message.topic_name, message.qos << 1 | 1, [message.payload], [], message.properties),
-            offset,
-            None,
-        )
-        feed = self.feeds.get(log)
-        if feed is not None and feed.is_delayed:
-            feed.pending.append(run)
-        else:
-            self._retain(run, None, journal=True)  # its log has no delay any more
-            self.store([session_store.delayed_drop(log, offset)])
-
-    def _retain(self, run: PublishRun | LiveRun, publisher: Session | None, *, journal: bool) -> None:
-        message = self._retained_message(run, publisher)
-        if isinstance(run, LiveRun) and (feed := self.router.route(run.topic_name).feed) is not None:
-            message = message._replace(log=feed.log.name, offset=run.end_offset - 1)
-        # QoS 0 is kept like the others, and no payload is kept at all: 3.1.1 [MQTT-3.3.1-7], [MQTT-3.3.1-10],
-        # [MQTT-3.3.1-11]; 5.0 [MQTT-3.3.1-6], [MQTT-3.3.1-7].
-        if message.payload:
-            self.retained.set(run.topic_name, message)
-        else:
-            self.retained.delete(run.topic_name)
-        if journal:
-            puts: Puts = [session_store.retained_put(message)]
-            if message.log:  # it has waited for the end of its log's delay
-                puts.append(session_store.delayed_drop(message.log, message.offset))
-            self.store(puts)
-        self.counters.retained = len(self.retained)
 
     def hold_back(self, client: Client) -> None:
         """Stop reading from a publisher while the journal is behind by more than its limit."""
@@ -538,7 +484,7 @@ class Broker:
         for feed in self.feeds.values():
             feed.sample(now)
         messages = sys_messages(counters, self.clock, self.started)
-        self._sys_retained = len(messages)
+        self.sys_retained = len(messages)
         for topic_name, payload in messages:
             message = Message(topic_name, payload, 0, True, b"", 0)
             if self.retained.get(topic_name) != message:
@@ -563,10 +509,6 @@ class Broker:
 def _check_size(properties: bytes) -> None:
     if len(properties) > MAX_PROPERTIES_BYTES:
         raise ProtocolError(f"{len(properties)} bytes of properties, {MAX_PROPERTIES_BYTES} is the limit", 0x95)
-
-
-READ_RETRY_S = 1.0
-STORE_RETRY_S = 1.0
 
 
 def _stored(log: Log) -> int:

@@ -16,7 +16,8 @@ from highway.broker.authorisation import Right, Undecided
 from highway.broker.publishing.requests import NO_REQUESTS, requests_of
 from highway.broker.replay.fetching import may_fetch
 from highway.broker.sessions.session_store import Puts, received_put
-from highway.broker.subscriptions.subscribing import SubscribeOperation, open_questions, unsubscribe
+from highway.broker.subscriptions.subscribing import SubscribeOperation, open_questions
+from highway.broker.subscriptions.unsubscribing import unsubscribe
 from highway.errors import ProtocolError, StorageError
 from highway.log_lines import about
 from highway.mqtt import (
@@ -445,7 +446,7 @@ class Client:
         SubscribeOperation(self, session, packet).run()
 
     def on_unsubscribe(self, packet: UnsubscribePacket) -> None:
-        """See `subscribing`."""
+        """See `unsubscribing`."""
         assert self.session is not None
         unsubscribe(self, self.session, packet)
 

@@ -45,11 +45,6 @@ class RetainedStore(Generic[T]):
         return len(self._values)
 
     @property
-    def count(self) -> int:
-        """Topics that have a retained message."""
-        return len(self._values)
-
-    @property
     def size_bytes(self) -> int:
         """Bytes of all topic names and values."""
         return self._bytes

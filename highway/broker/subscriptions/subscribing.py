@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: ordinary filters, and those that are requests to the log.
+"""SUBSCRIBE: ordinary filters, and those that are requests to the log.
 
 Some filters need a look at the log before they can be granted, and a persistent session's subscriptions must be in
 the journal first [never a granted code for a filter that is not stored]. So one SUBSCRIBE is one operation: it
@@ -32,13 +32,12 @@ from highway.broker.sessions.session_store import (
     Puts,
     cursor_drop,
     group_puts,
-    inflight_puts,
     position_puts,
     session_put,
     subscription_puts,
 )
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
-from highway.mqtt import MAX_PACKET_BYTES, V5, ReasonCode, SubackPacket, UnsubackPacket, parse_shared
+from highway.mqtt import MAX_PACKET_BYTES, V5, ReasonCode, SubackPacket, parse_shared
 from highway.mqtt.packets import encode_within
 from highway.mqtt.reason_codes import REASON_CODES, PacketType
 from highway.storage import Durability
@@ -49,12 +48,12 @@ if TYPE_CHECKING:
     from highway.broker.authorisation import Question, Rights
     from highway.broker.connections.client import Client
     from highway.broker.delivery.feed import Feed
-    from highway.mqtt import SharedFilter, SubscribePacket, Subscription as Request, UnsubscribePacket
+    from highway.mqtt import SharedFilter, SubscribePacket, Subscription as Request
     from highway.storage import Record, RecordBatch
 
     from .shared import Group
 
-__all__ = ["SubscribeOperation", "open_questions", "unsubscribe"]
+__all__ = ["SubscribeOperation", "open_questions"]
 
 REFUSED = 0x80
 QUOTA_EXCEEDED = 0x97
@@ -487,50 +486,3 @@ def _needed_right(name: bytes, now_ms: int, *, replays: bool) -> tuple[Right, by
         return Right.REPLAY, special.topic_filter
     is_replay = replays and shared is None and not name.startswith(b"$")
     return (Right.REPLAY if is_replay else Right.SUBSCRIBE), inner
-
-
-def unsubscribe(client: Client, session: Session, packet: UnsubscribePacket) -> None:
-    """End subscriptions, and the cursors that only they needed; then UNSUBACK."""
-    broker = client.broker
-    # Filters are compared byte by byte, and one after the other: [MQTT-3.10.4-1], [MQTT-3.10.4-6]. No new message goes to
-    # one that is gone, and what was sent is completed: [MQTT-3.10.4-2], [MQTT-3.10.4-3].
-    puts: Puts = inflight_puts(session) if session.persistent else []
-    codes = []
-    changed: dict[Reader, None] = {}
-    for name in packet.topic_filters:
-        if name in session.groups:
-            puts += broker.leave_group(session, name)
-            codes.append(0)
-            continue
-        reader = session.reader_of(name)
-        subscription = reader.remove(name) if reader is not None else None
-        codes.append(0x11 if subscription is None else 0)
-        if reader is None or subscription is None:
-            continue
-        broker.router.remove(subscription)
-        session.drop_snapshot(name)
-        changed[reader] = None
-    if client.identity.companion is not None:
-        for name, code in zip(packet.topic_filters, codes, strict=True):
-            if not code:
-                client.identity.companion.unsubscribed(name)
-    for reader in changed:
-        needed = broker.router.feeds_of(s.topic_filter for s in reader.subscriptions.values())
-        puts += [cursor_drop(reader.drop(feed)) for feed in list(reader.cursors) if feed not in needed]
-        if not reader.subscriptions and reader.source != ORDINARY:
-            del session.readers[reader.source]
-
-    def answer(error: StorageError | None) -> None:
-        # Whatever became of it, it is answered, in its order and under its packet id: [MQTT-3.10.4-4], [MQTT-3.10.4-5],
-        # 3.1.1 [MQTT-2.3.1-7], 5.0 [MQTT-2.2.1-6], [MQTT-3.11.3-1], [MQTT-3.11.3-2].
-        unsuback = UnsubackPacket(packet.packet_id, codes if error is None else [REFUSED] * len(codes))
-        client.broker.counters.control_sent += 1
-        client.link.write(encode_within(unsuback, session.version, session.max_packet_bytes or MAX_PACKET_BYTES))
-
-    if not session.persistent:
-        if puts:
-            broker.store(puts)
-        answer(None)
-        return
-    broker.store([session_put(session), *subscription_puts(session, packet.topic_filters), *puts])
-    broker.storage.after(Durability.BALANCED, answer)
