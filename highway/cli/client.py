@@ -1,6 +1,6 @@
 """What `pub`, `sub` and `fetch` share: the options for the connection, in mosquitto's letters, and its errors.
 
-MQTT 3.1.1 through aiomqtt. Whatever goes wrong on the way becomes a CommandError with a sentence.
+MQTT 3.1.1 through aiomqtt, and MQTT 5 where an acknowledgement may say no. Whatever goes wrong on the way becomes a CommandError with a sentence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,17 @@ from highway.mqtt.topics import validate_topic_filter, validate_topic_name
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-__all__ = ["Connection", "check_topic_filter", "check_topic_name", "connect", "connection_options", "refused_filters"]
+    from paho.mqtt.reasoncodes import ReasonCode
+
+__all__ = [
+    "Client",
+    "Connection",
+    "check_topic_filter",
+    "check_topic_name",
+    "connect",
+    "connection_options",
+    "refused_filters",
+]
 
 # How long one acknowledgement may take. A broker that pauses publishers while its disk is slow is no failure.
 ACK_TIMEOUT_S = 60.0
@@ -131,8 +141,18 @@ def _ask_password() -> str:
     return line.removesuffix(b"\r").decode()
 
 
-class _Client(aiomqtt.Client):
-    """aiomqtt's client, but for its patience: it would wait for a CONNACK after the broker has closed."""
+class Client(aiomqtt.Client):
+    """aiomqtt's client, but for its patience, and its deafness to refusals.
+
+    It would wait for a CONNACK after the broker has closed, and take any PUBACK for a yes: `refusal` is the first no.
+    """
+
+    refusal: ReasonCode | None = None
+
+    def _on_publish(self, client: Any, userdata: Any, mid: int, reason_code: ReasonCode, properties: Any) -> None:
+        if self.refusal is None and reason_code.is_failure:
+            self.refusal = reason_code
+        super()._on_publish(client, userdata, mid, reason_code, properties)
 
     def _on_disconnect(self, *details: Any) -> None:
         if not self._connected.done():
@@ -142,19 +162,21 @@ class _Client(aiomqtt.Client):
 
 @asynccontextmanager
 async def connect(
-    connection: Connection, *, clean_session: bool = True, window: int = 20
-) -> AsyncIterator[aiomqtt.Client]:
+    connection: Connection, *, clean_session: bool = True, window: int = 20, is_v5: bool = False
+) -> AsyncIterator[Client]:
     """A connected client; CommandError if the broker can't be reached or says no, or if the connection breaks.
 
-    `window` is how many QoS 1 and 2 messages may be on their way at once.
+    `window` is how many QoS 1 and 2 messages may be on their way at once. With `is_v5` the session ends with the
+    connection.
     """
-    client = _Client(
+    client = Client(
         connection.host,
         connection.port,
         username=connection.username,
         password=connection.password,
         identifier=connection.client_id,
-        clean_session=clean_session,
+        clean_session=None if is_v5 else clean_session,
+        protocol=aiomqtt.ProtocolVersion.V5 if is_v5 else aiomqtt.ProtocolVersion.V311,
         max_inflight_messages=window,
         tls_context=connection.tls,
         timeout=ACK_TIMEOUT_S,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from highway.cli.client import Connection, check_topic_name, connect, connection_options
-from highway.cli.exits import CommandError
+from highway.cli.exits import CommandError, Exit
 from highway.cli.lines import read_lines
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def pub(
     """Publish to a topic, and end when everything is acknowledged.
 
     With QoS 1 or 2, exit code 0 says that the broker has taken responsibility for every message, in the way that the
-    durability of the topic promises. Exactly one of -m, -f, -l and -n says what to publish.
+    durability of the topic promises. Exactly one of -m, -f, -l and -n says what to publish. That there was no right to is
+    heard at QoS 1 only: nothing comes back at QoS 0, and the client library doesn't look at QoS 2.
     """
     check_topic_name(topic)
     sources = [message is not None, file is not None, stdin_line, null_message]
@@ -115,7 +116,7 @@ async def _publish(
             slots.release()
         counter.add(1)
 
-    async with connect(connection, window=_WINDOW) as client:
+    async with connect(connection, window=_WINDOW, is_v5=True) as client:
         with _progress(counted=counted) as counter:
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(_fail_when_closed(client), name="watch the connection")
@@ -124,6 +125,8 @@ async def _publish(
                         await slots.acquire()
                         publishing.create_task(publish(client, payload, counter), name="publish")
                 watch.cancel()
+    if client.refusal is not None:
+        raise CommandError(f"the broker refuses {topic}: {client.refusal}", Exit.REFUSED)
     return 0
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.harness import packets
-from tests.harness.broker_process import BrokerProcess
+from tests.harness.broker_process import ROOT, BrokerProcess
 from tests.harness.raw_client import RawClient
 
 if TYPE_CHECKING:
@@ -66,3 +68,20 @@ def test_report_63_a_name_is_no_pattern(broker: BrokerProcess, name: str) -> Non
         client.ping()
         ops.ping()
         assert ops.waiting_messages() == []
+
+
+def test_highway_pub_says_that_it_was_refused(broker: BrokerProcess) -> None:
+    words = ["pub", "-p", str(broker.port), "-u", "u", "-q", "1", "-t"]
+    for topic, code, error in (
+        ("dev/u/x", 0, ""),
+        ("dev/other/x", 6, "Error: the broker refuses dev/other/x: Not authorized\n"),
+    ):
+        ran = subprocess.run(
+            [sys.executable, "-m", "highway", *words, topic, "-m", "x"],
+            capture_output=True,
+            check=False,
+            cwd=ROOT,
+            text=True,
+            timeout=60,
+        )
+        assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", error)
