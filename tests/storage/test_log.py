@@ -8,8 +8,8 @@ from highway.clock import ManualClock
 from highway.errors import OffsetCorruptError, OffsetGapError, OffsetNotFoundError
 from highway.storage import Durability, LogSettings, RecordHeads
 from highway.storage.log.cache import BatchCache
+from highway.storage.log.ceiling import RESERVATION_BLOCK
 from highway.storage.log.commit_time import CommitTime
-from highway.storage.log.log import RESERVATION_BLOCK
 from highway.storage.segment.records import RecordBatch
 from highway.storage.segment.segment import segment_path
 from tests.storage.rig import SMALL, Rig
@@ -108,7 +108,7 @@ def test_reservations_grow_while_they_are_used_up_quickly():
         log.delta_ms()
         log.append(data, 5000)
         rig.settle()
-        ceilings.add(log._ceiling)
+        ceilings.add(log._ceiling.offset)
     blocks = sorted(ceilings)
     assert blocks[0] <= 2 * RESERVATION_BLOCK
     assert blocks[-1] - blocks[-2] > 8 * RESERVATION_BLOCK

@@ -9,8 +9,7 @@
 
 A record is visible when all before it are, and it has reached its own point: FAST at append, BALANCED when the journal
 has it, SAFE when the journal is synced. FAST and BALANCED records can be seen and then lost with the power, so they
-show only below a ceiling that is durable: after an unclean stop the log goes on there, and no offset that anybody may
-have seen is given to another message. A log that is only ever SAFE needs no ceiling.
+show only below a ceiling that is durable: see `ceiling`.
 
 Tail: batches from `append` on until they stand in a segment frame. Only what is in the journal, and visible, is drained.
 
@@ -27,13 +26,13 @@ from typing import TYPE_CHECKING
 
 from highway.errors import DiskFailedError, DiskFullError, RecordTooLargeError
 from highway.storage.checkpoint.checkpoint import LogState, encode_log_state
-from highway.storage.journal.format import encode_reserve
 from highway.storage.journal.journal import FULL_ERRNOS
 from highway.storage.recovery.rewriting import JournalRange, Rewritten, fits_behind
 from highway.storage.segment.format import MAX_FRAME_BYTES
 from highway.storage.segment.records import MAX_DELTA_MS, RecordBatch, record_lengths
 from highway.storage.settings import Durability, LogSettings
 
+from .ceiling import OffsetCeiling
 from .commit_time import FAR_MS
 from .retention import SegmentFacts
 from .view import LogView
@@ -51,12 +50,8 @@ if TYPE_CHECKING:
     from .commit_time import CommitTime
     from .writer import LogWriter, Synced, Written
 
-__all__ = ["RESERVATION_BLOCK", "Log"]
+__all__ = ["Log"]
 
-RESERVATION_BLOCK = 65_536  # offsets
-_MAX_BLOCKS = 64
-_SHORT_BLOCK_MS = 1000  # a reservation used up in less doubles the next one
-_NEVER = 1 << 62
 _MAX_FAILURES = 3  # a disk that fails more often in a row is given up
 _BASE_AGE_MS = 1000  # a base time serves this long, so that not every drain splits the batches behind it
 
@@ -69,7 +64,6 @@ class Log(LogView):
 
     __slots__ = (
         "_base_ms",
-        "_blocks",
         "_ceiling",
         "_committer",
         "_drained_entry",
@@ -84,10 +78,6 @@ class Log(LogView):
         "_last_ms",
         "_new_base",
         "_pending",
-        "_requested",
-        "_reservations",
-        "_reserve_at",
-        "_reserved_ms",
         "_touched",
         "_undurable_entry",
         "epoch",
@@ -127,12 +117,9 @@ class Log(LogView):
         self._last_ms = state.last_ms
         self._base_ms = 0
         self._new_base = True
-        self._ceiling = state.ceiling
-        self._requested = state.ceiling
-        self._reservations: deque[tuple[int, int]] = deque()  # (entry, ceiling) on their way
-        self._blocks = 1
-        self._reserved_ms = -_NEVER  # monotonic time of the last reservation
-        self._reserve_at = _NEVER if self._durability == Durability.SAFE else self._ceiling
+        self._ceiling = OffsetCeiling(
+            state.log_id, state.ceiling, committer, time, needed=self._durability != Durability.SAFE
+        )
         self._flush_done: Callable[[], None] | None = None
         self._flush_shared: SharedSync | None = None
         self._flush_target = 0
@@ -197,13 +184,14 @@ class Log(LogView):
         if not self._touched:
             self._touched = True
             committer.touch(self)
-        if end > self._reserve_at:
-            self._reserve(end)
+        ceiling = self._ceiling
+        if end > ceiling.reserve_at:
+            ceiling.reserve(end)
         level = self._durability
         if durability is not None and durability > level:
             level = durability
         self._owe(level, entry)
-        if level or self._pending or end > self._ceiling:
+        if level or self._pending or end > ceiling.offset:
             self._pending.append((end, entry, level))
             return base
         self.high_watermark = end
@@ -241,21 +229,7 @@ class Log(LogView):
 
         Who has an acknowledgement and then asks for the end of the log must find it behind the message.
         """
-        return Durability.SAFE if self.log_end_offset > self._ceiling else self._durability
-
-    def _reserve(self, end: int) -> None:
-        """Ask for more offsets: enough for `end`, and more blocks at a time when they go fast."""
-        committer = self._committer
-        now_ms = self._time.monotonic_ms()
-        if now_ms - self._reserved_ms < _SHORT_BLOCK_MS:
-            self._blocks = min(2 * self._blocks, _MAX_BLOCKS)
-        self._reserved_ms = now_ms
-        span = self._blocks * RESERVATION_BLOCK
-        self._requested = max(self._requested, end) + span
-        self._reserve_at = self._requested - span // 2
-        entry = committer.hand_over([encode_reserve(self.log_id, self._requested)])
-        self._reservations.append((entry, self._requested))
-        committer.journal.want_synced(entry)
+        return Durability.SAFE if self.log_end_offset > self._ceiling.offset else self._durability
 
     # Commits.
 
@@ -266,11 +240,10 @@ class Log(LogView):
 
     def committed(self, written: int, synced: int) -> bool:
         """Move the high watermark as far as these stages let it; return whether it moved."""
-        reservations = self._reservations
-        while reservations and reservations[0][0] <= synced:
-            self._ceiling = reservations.popleft()[1]
+        reservations = self._ceiling.reservations
+        if reservations and self._ceiling.committed(synced):
             self._state_bytes = None
-        ceiling = self._ceiling
+        ceiling = self._ceiling.offset
         pending = self._pending
         before = watermark = self.high_watermark
         while pending:
@@ -487,15 +460,12 @@ class Log(LogView):
 
     def change(self, settings: LogSettings) -> None:
         """Keep the log by other settings from the next append on; what is under way ends as it began."""
-        before, self._durability = self._durability, settings.durability
+        self._durability = settings.durability
         if settings.cleanup != self.settings.cleanup:
             for segment in self.writer.segments:
                 segment.tidy = False  # what one kind of maintenance has done is nothing to the other
         self.settings = self.writer.settings = settings
-        if settings.durability == Durability.SAFE:
-            self._reserve_at = _NEVER
-        elif before == Durability.SAFE:
-            self._reserve_at = self._ceiling  # what is shown before it is synced needs a ceiling from now on
+        self._ceiling.change(needed=settings.durability != Durability.SAFE)
 
     def tail_facts(self) -> list[SegmentFacts]:
         """Return what is in no segment yet as if it were one, without a length; nothing where there is nothing."""
@@ -563,7 +533,7 @@ class Log(LogView):
             self.log_end_offset if clean else self.recovery_point,
             self.log_start_offset,
             self.epoch,
-            0 if clean else self._ceiling,
+            0 if clean else self._ceiling.offset,
             self._last_ms,
             self.gaps,
         )
