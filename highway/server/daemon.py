@@ -28,6 +28,7 @@ from .condition import Condition
 from .connection import Connections
 from .doors import Doors
 from .http import ADMIN_SOCKET, HttpServer
+from .http.places import MAX_CONNECTIONS
 from .last_good import keep_last_good
 from .reloading import Reloader
 from .supervisor import Supervisor
@@ -53,7 +54,7 @@ GC_THRESHOLD = 10_000
 # interpreter while publishers wait for their acknowledgements.
 SWITCH_INTERVAL_S = 0.0005
 REPEATED_INTERVAL_S = 10.0  # how late the count of a fault that has stopped may be told
-OTHER_DESCRIPTORS = 64  # journal, listeners, loop, interpreter
+OTHER_DESCRIPTORS = 64 + MAX_CONNECTIONS  # journal, listeners, loop, interpreter; HTTP
 
 
 def run(settings: Settings, source: Source | None = None) -> int:

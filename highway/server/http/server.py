@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -40,6 +41,7 @@ from .health import Health
 from .metrics import Metrics
 from .openapi import OpenApi
 from .overview import Overview
+from .places import Places
 from .problems import answer_problems
 from .records import Records
 from .sampler import Sampler
@@ -80,13 +82,15 @@ class HttpServer:
         self._condition = condition
         self._sampler = Sampler(broker, condition, loop)
         self._runner: web.AppRunner | None = None
+        self._places = Places()
+        self._tcp: asyncio.Server | None = None
 
     async def start(self, socket_path: Path, address: tuple[str, int] | None, token: Secret | None = None) -> None:
         """Serve on the unix socket and, if there is one, on the TCP address. HighwayError if that can't be had.
 
         With a token, whoever comes over TCP has to show it; without one, only this machine may come.
         """
-        app = web.Application(middlewares=[answer_problems, guard(token)])
+        app = web.Application(middlewares=[answer_problems, guard(token), self._places.middleware()])
         app.on_response_prepare.append(_add_headers)
         for room in ROOMS:
             app.add_routes(room(self._broker, self._loop, self._condition, self._sampler).routes())
@@ -96,8 +100,12 @@ class HttpServer:
         await self._runner.setup()
         await self._serve_unix(self._runner, socket_path)
         if address is not None:
+            server = self._runner.server
+            assert server is not None
             try:
-                await web.TCPSite(self._runner, *address).start()
+                self._tcp = await self._loop.create_server(
+                    partial(self._places.accept, server), *address, backlog=128, reuse_address=True
+                )
             except OSError as error:
                 where = f"{format_address(*address)} (HTTP)"
                 raise listening_error(
@@ -107,8 +115,9 @@ class HttpServer:
     @property
     def url(self) -> str | None:
         """Where it is served over TCP, with the port that it really has."""
-        found = self._runner.addresses if self._runner is not None else []
-        return next((f"http://{format_address(*item[:2])}" for item in found if isinstance(item, tuple)), None)
+        if self._tcp is None:
+            return None
+        return f"http://{format_address(*self._tcp.sockets[0].getsockname()[:2])}"
 
     @staticmethod
     async def _serve_unix(runner: web.AppRunner, path: Path) -> None:
@@ -125,6 +134,8 @@ class HttpServer:
     async def close(self) -> None:
         """Stop serving; requests under way are cut."""
         self._sampler.close()
+        if self._tcp is not None:
+            self._tcp.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
