@@ -52,9 +52,9 @@ def _find(config_file: Path | None, data_dir: Path | None) -> Path:
         return data_dir
     if config_file is None and "HIGHWAY__DATA_DIR" not in os.environ:
         return DEFAULT_DATA_DIR
-    from highway.config import load_settings  # noqa: PLC0415  pydantic takes longer than the question
+    from highway.config.loading import find_data_dir  # noqa: PLC0415  pydantic takes longer than the question
 
-    return load_settings(config_file).data_dir
+    return find_data_dir(config_file)
 
 
 def ask(data_dir: Path, method: str, path: str, **query: str) -> Any:

@@ -11,7 +11,7 @@ from highway.cli.admin import DEFAULT_DATA_DIR, ask
 from highway.cli.exits import CommandError, Exit
 from highway.cli.reload import print_plan
 from highway.config import load_settings
-from highway.config.loading import load_document, shipped_text
+from highway.config.loading import find_data_dir, load_document, shipped_text
 from highway.config.origins import annotated_yaml, origins
 from highway.config.plan import make_plan
 from highway.config.problems import render_path
@@ -124,7 +124,7 @@ def diff(file: Path | None, against: Path | None, data_dir: Path | None, *, as_j
         plan = make_plan(load_settings(against), load_settings(file)).to_json()
     else:
         if data_dir is None:
-            data_dir = DEFAULT_DATA_DIR if file is None else load_settings(file).data_dir
+            data_dir = DEFAULT_DATA_DIR if file is None else find_data_dir(file)
         query = {} if file is None else {"file": str(file.absolute())}
         plan = ask(data_dir, "POST", "config/plan", **query)
     if as_json:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from highway.config.models import Settings
 
-__all__ = ["BUILT_IN", "Overrides", "Source", "load_document", "load_settings", "shipped_text"]
+__all__ = ["BUILT_IN", "Overrides", "Source", "find_data_dir", "load_document", "load_settings", "shipped_text"]
 
 # Stands in marks and messages where no file was named.
 BUILT_IN = "built-in configuration"
@@ -92,13 +92,7 @@ def load_document(
     path: Path | None = None, *, environ: Mapping[str, str] | None = None, overrides: Overrides | None = None
 ) -> tuple[Settings, Document]:
     """The same, and the document that says where each value came from."""
-    reading = _read_file(path)
-    _include_topics(reading, reading.document)
-    if path is not None:
-        _lay_over_drop_ins(reading, path)
-    apply_environment(reading.document, os.environ if environ is None else environ)
-    _apply_overrides(reading, overrides or Overrides())
-    _include_topics(reading, reading.document)  # the environment may have named another file
+    reading = _read_all(path, environ, overrides or Overrides())
     tree: dict[str, Any] = reading.document.value  # type: ignore[assignment]  # _read_file made sure
     model = ConfigFile()
     try:
@@ -118,12 +112,40 @@ def load_document(
     return settings, reading.document
 
 
+def find_data_dir(path: Path | None = None, *, environ: Mapping[str, str] | None = None) -> Path:
+    """Where the configuration keeps its data, though it may be wrong in everything else: who looks after a running broker
+    has to find it just then.
+
+    ConfigError if the files can't be read so far, or that key is wrong itself.
+    """
+    reading = _read_all(path, environ, Overrides())
+    tree: dict[str, Any] = reading.document.value  # type: ignore[assignment]  # _read_file made sure
+    named = tree.get("data_dir", ConfigFile().data_dir)
+    is_in_doubt = any(problem.path in ((), ("data_dir",)) for problem in reading.document.problems)
+    if is_in_doubt or not isinstance(named, str) or not set(tree) <= set(ConfigFile.model_fields):
+        # A fault may hide the key: only a valid configuration says what it is.
+        return load_settings(path, environ=environ).data_dir
+    return Path(os.path.normpath(reading.folder / named))
+
+
 def shipped_text(name: str) -> str:
     """The text of a file of config/, from inside the installed package or from the source tree."""
     packaged = resources.files("highway.config") / "shipped" / name
     if packaged.is_file():
         return packaged.read_text(encoding="utf-8")
     return (Path(__file__).parents[2] / "config" / name).read_text(encoding="utf-8")
+
+
+def _read_all(path: Path | None, environ: Mapping[str, str] | None, overrides: Overrides) -> _Reading:
+    """The values of all sources laid over one another, not validated yet."""
+    reading = _read_file(path)
+    _include_topics(reading, reading.document)
+    if path is not None:
+        _lay_over_drop_ins(reading, path)
+    apply_environment(reading.document, os.environ if environ is None else environ)
+    _apply_overrides(reading, overrides)
+    _include_topics(reading, reading.document)  # the environment may have named another file
+    return reading
 
 
 def _read_file(path: Path | None) -> _Reading:

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings, strategies as st
 
 from highway.broker.settings import BrokerSettings, TopicEntry
-from highway.config.loading import Overrides, load_settings, shipped_text
+from highway.config.loading import Overrides, find_data_dir, load_settings, shipped_text
 from highway.config.models import Listener
 from highway.config.rendering import to_tree, to_yaml
 from highway.config.schema import ConfigFile, LogKeys, json_schema, topics_json_schema
@@ -534,3 +534,25 @@ def test_a_file_of_topic_entries_is_no_configuration_and_says_which_is(tmp_path)
     path.write_text("- topic: a/#\n  log: a\n")
     with pytest.raises(ConfigError, match="the file to check is the one that names this list: `topics: FILE`"):
         load_settings(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("data_dir: d\nlimits: {max_packet: 100}\ntopics: [{topic: a/#/b}]\n", "d"),
+        ("topics: nowhere.yaml\n", "highway-data"),
+        ("data_dir: 7\n", None),
+        ("data_dirr: d\n", None),
+        ("data_dir: a\ndata_dir: b\n", None),
+        ("listeners: {\ndata_dir: d\n", None),
+    ],
+)
+def test_the_data_directory_of_a_wrong_configuration(tmp_path, text, expected):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    if expected is None:
+        with pytest.raises(ConfigError):
+            find_data_dir(path, environ={})
+    else:
+        assert find_data_dir(path, environ={}) == tmp_path / expected
+        assert find_data_dir(path, environ={"HIGHWAY__DATA_DIR": "/e"}) == Path("/e")

@@ -242,6 +242,17 @@ def test_a_reload_that_fails_changes_nothing_and_is_told_everywhere(
             assert broker.status()["configuration"]["reload_error"] is None
 
 
+def test_a_broker_whose_file_became_wrong_is_still_found_by_it(broker: Reloadable) -> None:
+    with broker:
+        broker.edit(limits={"max_packet": 100})
+        code, out, err = broker.run("reload", "-c", str(broker.config))
+        assert (code, out) == (2, "")
+        assert "limits.max_packet: 100 has no unit" in err
+        code, out, err = broker.run("status", "--json", "-c", str(broker.config))
+        assert (code, err) == (0, "")
+        assert "has no unit" in str(json.loads(out)["configuration"]["reload_error"])
+
+
 def _is_open(port: int) -> bool:
     try:
         with RawClient(port):
