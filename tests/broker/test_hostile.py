@@ -11,7 +11,8 @@ import pytest
 
 from highway.broker import administration
 from highway.broker.delivery.cursor import Cursor
-from highway.broker.sessions.session import Reader, Session
+from highway.broker.sessions.reader import Reader
+from highway.broker.sessions.session import Session
 from highway.storage import Durability
 from tests.broker.rig import Rig
 from tests.harness import packets, packets5

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from highway.broker.delivery import shared_slices
-from highway.broker.sessions.session import Reader
+from highway.broker.sessions.reader import Reader
 from highway.storage import Durability
 from tests.broker.rig import Rig
 from tests.harness import packets, packets5

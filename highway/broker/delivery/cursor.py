@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from highway.broker.replay.pace import Pace
-    from highway.broker.sessions.session import Reader
+    from highway.broker.sessions.reader import Reader
     from highway.storage import RecordBatch
 
     from .feed import Feed

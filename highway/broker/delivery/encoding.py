@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from highway.broker.publishing.routing import Route, Target
-    from highway.broker.sessions.session import Reader, Session, Subscription
+    from highway.broker.sessions.reader import Reader, Subscription
+    from highway.broker.sessions.session import Session
     from highway.broker.subscriptions.shared import Member
     from highway.storage import Record
 

@@ -13,7 +13,8 @@ from highway.broker.sessions.inflight import Message
 from highway.mqtt import V5
 
 if TYPE_CHECKING:
-    from highway.broker.sessions.session import Reader, Session
+    from highway.broker.sessions.reader import Reader
+    from highway.broker.sessions.session import Session
     from highway.storage import Gap
 
 __all__ = ["gap_properties", "send_gap_notice", "send_gap_packet"]

@@ -20,7 +20,7 @@ from highway.mqtt import PACKET_IDS, V5
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from highway.broker.sessions.session import Reader
+    from highway.broker.sessions.reader import Reader
     from highway.storage import Record, RecordBatch
 
 __all__ = ["Kind", "Slice", "find_slice", "kind_of"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from highway.broker.publishing.retained import RetainedStore
     from highway.broker.sessions.inflight import Message
-    from highway.broker.sessions.session import Subscription
+    from highway.broker.sessions.reader import Subscription
 
 __all__ = ["Snapshot"]
 

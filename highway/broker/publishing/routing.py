@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from highway.broker.delivery.cursor import Cursor
     from highway.broker.delivery.feed import Feed
-    from highway.broker.sessions.session import Reader, Session, Subscription
+    from highway.broker.sessions.reader import Reader, Subscription
+    from highway.broker.sessions.session import Session
     from highway.broker.subscriptions.shared import Group, GroupCursor
 
 __all__ = ["Route", "Router", "Target"]

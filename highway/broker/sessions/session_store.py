@@ -37,7 +37,8 @@ from highway.broker.subscriptions.shared import Group, GroupCursor
 from highway.mqtt.topics import SHARE_PREFIX
 
 from .inflight import RELEASED, Message
-from .session import Reader, Session, Subscription
+from .reader import Reader, Subscription
+from .session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -27,7 +27,7 @@ from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, split_publi
 from highway.broker.remembered import Remembered
 from highway.broker.replay.options import NO_OPTIONS
 from highway.broker.sessions.inflight import SENT_1
-from highway.broker.sessions.session import Session, Subscription
+from highway.broker.sessions.reader import Subscription
 from highway.errors import OffsetNotFoundError, StorageError
 from highway.mqtt import PACKET_IDS, V5
 from highway.mqtt.topics import matches
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from highway.broker.broker import Broker
     from highway.broker.delivery.feed import Feed
     from highway.broker.sessions.inflight import Message
+    from highway.broker.sessions.session import Session
     from highway.storage import Gap, Record, RecordBatch
 
 __all__ = ["Group", "GroupCursor", "Member", "return_unacknowledged"]

@@ -27,7 +27,7 @@ from highway.broker.replay.grammar import (
 from highway.broker.replay.options import NO_OPTIONS, options_of
 from highway.broker.replay.starting import Answer, find_starts, range_of
 from highway.broker.sessions.inflight import Message
-from highway.broker.sessions.session import ORDINARY, Reader, Session, Subscription
+from highway.broker.sessions.reader import ORDINARY, Reader, Subscription
 from highway.broker.sessions.session_store import (
     Puts,
     cursor_drop,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from highway.broker.authorisation import Question, Rights
     from highway.broker.connections.client import Client
     from highway.broker.delivery.feed import Feed
+    from highway.broker.sessions.session import Session
     from highway.mqtt import SharedFilter, SubscribePacket, Subscription as Request
     from highway.storage import Record, RecordBatch
 

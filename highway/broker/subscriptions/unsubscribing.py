@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from highway.broker.sessions.session import ORDINARY
+from highway.broker.sessions.reader import ORDINARY
 from highway.broker.sessions.session_store import Puts, cursor_drop, inflight_puts, session_put, subscription_puts
 from highway.mqtt import MAX_PACKET_BYTES, ReasonCode, UnsubackPacket
 from highway.mqtt.packets import encode_within
@@ -15,7 +15,8 @@ from highway.storage import Durability
 
 if TYPE_CHECKING:
     from highway.broker.connections.client import Client
-    from highway.broker.sessions.session import Reader, Session
+    from highway.broker.sessions.reader import Reader
+    from highway.broker.sessions.session import Session
     from highway.errors import StorageError
     from highway.mqtt import UnsubscribePacket
 
