@@ -10,7 +10,7 @@ import pytest
 
 from highway.cli.exits import Exit
 from highway.storage.checking import verification
-from tests.cli.data_directory import LOGS, RunningStorage, fill, flip, killed, open_storage, payload, stopped
+from tests.cli.data_directory import LOGS, RunningStorage, append, fill, flip, killed, open_storage, payload, stopped
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +119,22 @@ def test_a_damaged_journal_is_named_with_the_offsets_of_all_its_logs(highway, tm
     lost = {lost["log"]: (lost["from_offset"], lost["to_offset"]) for lost in finding["lost"]}
     assert lost == {"control": (90, 95), "telemetry": (90, 95)}
     assert contents(data) == before
+
+
+def test_a_damaged_frame_in_front_of_a_gap_is_counted_once(highway, tmp_path):
+    data = killed(tmp_path / "highway-data")
+    with_gap = open_storage(data)
+    append(with_gap.logs["control"])
+    with_gap.settle()
+    with_gap.close()
+    (segment,) = json.loads(highway("log", "inspect", "control", "--json").out)["segments"]
+    *_, last, behind = segment["frames"]
+    assert behind["base_offset"] > last["base_offset"] + last["records"] == 100
+    flip(segments(data, "control")[0], last["position"] + 60)
+    found = json.loads(highway("log", "verify", "--json").out)
+    (finding,) = (finding for finding in found["findings"] if finding["damaged"])
+    assert finding["kind"] == "segment"
+    assert found["lost_offsets"] == last["records"]
 
 
 def test_a_missing_segment_and_a_short_one_are_losses(highway, data):

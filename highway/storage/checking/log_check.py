@@ -84,7 +84,9 @@ class LogCheck:
         self._count(check)
         if check.base_offset > self._expected:
             self._add_hole(check.path, self._expected, check.base_offset)
-        for hole in check.holes:
+        # A damaged frame in front of a gap is told as what it is, and not once more as a hole.
+        damaged = [(damage.from_offset, damage.to_offset) for damage in check.damaged if damage.to_offset is not None]
+        for hole in _without(check.holes, damaged):
             self._add_hole(check.path, *hole)
         self._expected = max(self._expected, check.end_offset)
         # Of a sealed segment everything was durable; of one that is newer than the checkpoint nothing is known to be.
