@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import ssl
 import subprocess
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from highway.config.passwords import change_password_file, hash_password
+from highway.broker.authentication import Login
+from highway.config.passwords import change_password_file, hash_password, load_passwords
+from highway.server.access.hashing import PasswordChecks
 from tests.harness import packets, packets5
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.certificates import Authority
@@ -215,6 +218,36 @@ def test_many_logins_at_once_and_the_loop_turns(broker: BrokerProcess) -> None:
             assert time.monotonic() - begin < 1
         for guesser in guessers:
             guesser.close()
+
+
+def test_a_guesser_holds_up_nobody_but_whom_he_pretends_to_be(password_file: Path) -> None:
+    order: list[str] = []
+
+    async def guess_and_log_in() -> None:
+        checks = PasswordChecks(load_passwords(password_file), asyncio.get_running_loop())
+        answered = asyncio.Event()
+
+        def check(user: str, password: bytes, host: str) -> None:
+            def done(right: bool) -> None:  # noqa: FBT001  the answer itself
+                order.append(f"{user} {right}")
+                if right:
+                    answered.set()
+
+            checks.check(Login("c", peer=f"{host}:1"), user, password, done)
+
+        for number in range(40):
+            check(f"nobody-{number}", b"x", "192.0.2.1")
+            check("alice", b"x", "192.0.2.1")
+        check("bob", USERS["bob"], "192.0.2.1")
+        await asyncio.wait_for(answered.wait(), 30)
+        answered.clear()
+        check("alice", USERS["alice"], "198.51.100.1")
+        await asyncio.wait_for(answered.wait(), 30)
+        checks.close()
+
+    asyncio.run(guess_and_log_in())
+    assert len(order) < 40
+    assert [name for name in order if name.endswith("True")] == ["bob True", "alice True"]
 
 
 @pytest.mark.skipif(shutil.which("mosquitto_passwd") is None, reason="mosquitto_passwd is not installed")
