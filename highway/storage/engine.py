@@ -17,7 +17,7 @@ from highway.storage.checkpoint.checkpoint import LogState
 from highway.storage.checkpoint.checkpointer import Checkpointer
 from highway.storage.checkpoint.shared_sync import SharedSync
 from highway.storage.disk.descriptors import Descriptors, descriptor_share
-from highway.storage.disk.filesystem import OsFileSystem
+from highway.storage.disk.filesystem import FULL_ERRNOS, OsFileSystem
 from highway.storage.disk.layout import Layout, check_format, lock_directory
 from highway.storage.disk.medium import can_sync_whole, check_medium, fit_to_disk
 from highway.storage.disk.pool import Mailbox, Pool, Scheduler
@@ -25,7 +25,7 @@ from highway.storage.disk.reserve import Reserve, SpaceGuard
 from highway.storage.journal.commit import Committer
 from highway.storage.journal.files import JournalFiles
 from highway.storage.journal.format import encode_log, split_position
-from highway.storage.journal.journal import FULL_ERRNOS, VERIFY_CACHE, VERIFY_DIRECT, VERIFY_OFF, Journal
+from highway.storage.journal.journal import VERIFY_CACHE, VERIFY_DIRECT, VERIFY_OFF, Journal
 from highway.storage.log.cache import BatchCache
 from highway.storage.log.commit_time import CommitTime
 from highway.storage.log.log import Log

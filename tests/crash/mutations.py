@@ -109,7 +109,7 @@ MUTANTS = (
     ),
     Mutant(
         "no sync of the directory of a replaced file",
-        "highway/storage/checkpoint/meta.py",
+        "highway/storage/disk/small_files.py",
         "filesystem.sync_dir(path.parent)",
         "pass",
     ),

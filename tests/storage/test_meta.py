@@ -7,14 +7,8 @@ import pytest
 
 from highway.errors import CorruptionError
 from highway.storage import Durability
-from highway.storage.checkpoint.meta import (
-    Meta,
-    list_snapshots,
-    parse_snapshot,
-    read_file,
-    replace_file,
-    write_snapshot,
-)
+from highway.storage.checkpoint.meta import Meta, list_snapshots, parse_snapshot, write_snapshot
+from highway.storage.disk.small_files import read_file, replace_file
 from tests.storage.rig import DIRECTORY, Rig
 from tests.storage.simulated_filesystem import Crash, SimulatedFileSystem
 

@@ -10,7 +10,7 @@ import pytest
 from highway.errors import DiskFailedError, StorageError
 from highway.storage import Durability, Gap, LogSettings, RecordBatch
 from highway.storage.disk.descriptors import Descriptors
-from highway.storage.recovery.rewriting import JournalRange, group_batches, rewrite
+from highway.storage.log.rewriting import JournalRange, group_batches, rewrite
 from tests.storage.rig import DIRECTORY, Rig
 from tests.storage.simulated_filesystem import Crash, Failure
 

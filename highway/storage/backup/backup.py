@@ -35,9 +35,10 @@ from highway.storage.checkpoint.checkpoint import (
     encode_checkpoint,
     encode_log_state,
 )
-from highway.storage.checkpoint.meta import COPY_SUFFIX, SNAPSHOT_SUFFIX, replace_file
+from highway.storage.checkpoint.meta import COPY_SUFFIX, SNAPSHOT_SUFFIX
 from highway.storage.disk.filesystem import FileSystem, OsFileSystem
 from highway.storage.disk.layout import Layout, encode_format
+from highway.storage.disk.small_files import replace_file
 from highway.storage.journal.files import journal_path
 from highway.storage.journal.format import split_position
 from highway.storage.journal.reader import JournalScan, scan_journal

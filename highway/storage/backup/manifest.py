@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from highway.errors import CorruptionError, DataDirectoryError
-from highway.storage.checkpoint.meta import read_file, replace_file
+from highway.storage.disk.small_files import read_file, replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path

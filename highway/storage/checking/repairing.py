@@ -22,10 +22,11 @@ from highway.clock import SystemClock
 from highway.errors import CorruptionError, StorageError
 from highway.storage.backup.copying import copy_file
 from highway.storage.checkpoint.checkpoint import CheckpointSlots
-from highway.storage.checkpoint.meta import COPY_SUFFIX, SNAPSHOT_SUFFIX, parse_snapshot, read_file, replace_file
+from highway.storage.checkpoint.meta import COPY_SUFFIX, SNAPSHOT_SUFFIX, parse_snapshot
 from highway.storage.disk.descriptors import Descriptors
 from highway.storage.disk.filesystem import FileSystem, OsFileSystem
 from highway.storage.disk.layout import Layout, lock_directory
+from highway.storage.disk.small_files import read_file, replace_file
 from highway.storage.engine import Storage
 from highway.storage.journal.files import list_journal
 from highway.storage.recovery.quarantine import Quarantine

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from highway.errors import CorruptionError
 from highway.storage.checkpoint.checkpoint import Checkpoint
-from highway.storage.checkpoint.meta import parse_snapshot, read_file
+from highway.storage.checkpoint.meta import parse_snapshot
 from highway.storage.disk.layout import parse_format
+from highway.storage.disk.small_files import read_file
 from highway.storage.journal.format import FILE_HEADER_BYTES, damaged_header_copy, make_position, split_position
 from highway.storage.journal.reader import scan_journal
 from highway.storage.log.gaps import CORRUPTION

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from highway.errors import CorruptionError, DataDirectoryError
-
-from .meta import read_file
+from highway.storage.disk.small_files import read_file
 
 if TYPE_CHECKING:
     from pathlib import Path

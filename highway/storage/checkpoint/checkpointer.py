@@ -21,8 +21,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from highway.errors import DiskFailedError, DiskFullError
+from highway.storage.disk.filesystem import FULL_ERRNOS
 from highway.storage.journal.format import split_position
-from highway.storage.journal.journal import FULL_ERRNOS
 
 from .checkpoint import Checkpoint, CheckpointSlots
 from .meta import write_snapshot

@@ -16,7 +16,6 @@ be read from again once the journal has been recycled.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import struct
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from highway.errors import CorruptionError
-from highway.storage.disk.filesystem import read_or_report
+from highway.storage.disk.small_files import read_file, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,8 +38,6 @@ __all__ = [
     "list_snapshots",
     "load_snapshot",
     "parse_snapshot",
-    "read_file",
-    "replace_file",
     "write_snapshot",
 ]
 
@@ -167,32 +164,3 @@ def load_snapshot(filesystem: FileSystem, path: Path) -> tuple[int, dict[bytes, 
             raise error from None
         _logger.error("%s; its copy is used", error)
         return found
-
-
-def read_file(filesystem: FileSystem, path: Path) -> bytes:
-    """Return all of a small file; CorruptionError if the disk can't read it."""
-    fd = filesystem.open(path)
-    try:
-        return read_or_report(filesystem, fd, path, filesystem.size(fd), 0)
-    finally:
-        filesystem.close(fd)
-
-
-def replace_file(filesystem: FileSystem, path: Path, data: bytes) -> None:
-    """Make `path` hold `data`, durably and at once: the old content or the new one, whenever the power goes."""
-    temporary = path.with_name(path.name + ".tmp")
-    if filesystem.exists(temporary):
-        filesystem.unlink(temporary)
-    fd = filesystem.open(temporary, create=True)
-    try:
-        try:
-            filesystem.pwrite(fd, data, 0)
-            filesystem.fsync(fd)
-        finally:
-            filesystem.close(fd)
-        filesystem.rename(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            filesystem.unlink(temporary)  # on a full disk even half of it is missing elsewhere
-        raise
-    filesystem.sync_dir(path.parent)

@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from highway.errors import CorruptionError, DataDirectoryError, DirectoryInUseError
 from highway.storage.checkpoint.checkpoint import CheckpointSlots
-from highway.storage.checkpoint.meta import read_file, replace_file
+from highway.storage.disk.small_files import read_file, replace_file
 from highway.storage.recovery.quarantine import Quarantine
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from highway.errors import DiskFullError
-from highway.storage.journal.journal import FULL_ERRNOS
+from highway.storage.disk.filesystem import FULL_ERRNOS
 from highway.storage.settings import MIB
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ Owner of each attribute: `queue` is shared (append in the loop, popleft in the j
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections import deque
@@ -28,6 +27,7 @@ from crc32c import crc32c
 from highway.errors import DiskFailedError, DiskFullError, StorageError
 from highway.metrics import Histogram
 from highway.metrics.histogram import COMMIT_RECORDS
+from highway.storage.disk.filesystem import FULL_ERRNOS
 from highway.storage.segment.records import RecordBatch
 
 from .files import JournalFile
@@ -47,13 +47,10 @@ if TYPE_CHECKING:
 
     from .files import JournalFiles
 
-__all__ = ["FULL_ERRNOS", "VERIFY_CACHE", "VERIFY_DIRECT", "VERIFY_OFF", "Commit", "Item", "Journal", "JournalStart"]
+__all__ = ["VERIFY_CACHE", "VERIFY_DIRECT", "VERIFY_OFF", "Commit", "Item", "Journal", "JournalStart"]
 
 VERIFY_OFF, VERIFY_CACHE, VERIFY_DIRECT = range(3)
 
-# What there isn't enough of now may be there later: space, descriptors, memory. Nothing has been written then. After any
-# other error of a write nothing can be trusted.
-FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 # A frame larger than this only makes the first waiter in it wait longer; a single larger record is still one frame.
 _MAX_FRAME_BYTES = 8 * 1024 * 1024

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 
 from highway.errors import DiskFailedError, DiskFullError, RecordTooLargeError
 from highway.storage.checkpoint.checkpoint import LogState, encode_log_state
-from highway.storage.journal.journal import FULL_ERRNOS
-from highway.storage.recovery.rewriting import JournalRange, Rewritten, fits_behind
+from highway.storage.disk.filesystem import FULL_ERRNOS
 from highway.storage.segment.format import MAX_FRAME_BYTES
 from highway.storage.segment.records import MAX_DELTA_MS, RecordBatch, record_lengths
 from highway.storage.settings import Durability, LogSettings
@@ -35,6 +34,7 @@ from highway.storage.settings import Durability, LogSettings
 from .ceiling import OffsetCeiling
 from .commit_time import FAR_MS
 from .retention import SegmentFacts
+from .rewriting import JournalRange, Rewritten, fits_behind
 from .view import LogView
 from .writer import SETTLING_CHECKPOINTS
 

@@ -14,11 +14,12 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from highway.errors import StorageError
-from highway.storage.recovery.rewriting import JournalRange, Rewritten, rewrite
 from highway.storage.segment.format import CODECS
 from highway.storage.segment.frame_builder import SPLIT_RECORDS, worth_splitting
 from highway.storage.segment.records import RecordBatch
 from highway.storage.segment.segment import Segment, segment_path
+
+from .rewriting import JournalRange, Rewritten, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from highway.storage.disk.filesystem import FULL_ERRNOS
 from highway.storage.disk.reserve import Reserve
-from highway.storage.journal.journal import FULL_ERRNOS
 
 from .poison import WatchedFileSystem, copy_journal
 from .recovery import Recovered, recover

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from highway.errors import CorruptionError
-from highway.storage.checkpoint.meta import read_file
+from highway.storage.disk.small_files import read_file
 
 if TYPE_CHECKING:
     from pathlib import Path

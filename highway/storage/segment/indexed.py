@@ -13,8 +13,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from highway.errors import CorruptionError
-from highway.storage.checkpoint.meta import replace_file
 from highway.storage.disk.filesystem import read_or_report
+from highway.storage.disk.small_files import replace_file
 
 from .format import (
     MAX_FRAME_HEADER_BYTES,
