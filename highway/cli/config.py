@@ -156,14 +156,15 @@ def init(directory: Path, *, force: bool) -> None:
     """Write highway.yaml and topics.yaml, with every key explained, and their schemas for editors to DIRECTORY.
 
     \b
-    Exit codes: 0, or 1 when a file is there already, which --force overwrites, or can't be written.
+    Exit codes: 0, 1 when a file can't be written, 6 when one is there already, which --force overwrites.
     """
     texts = {name: shipped_text(name) for name in ("highway.yaml", "topics.yaml")}
     texts["highway.schema.json"] = json.dumps(json_schema(), indent=2) + "\n"
     texts["topics.schema.json"] = json.dumps(topics_json_schema(), indent=2) + "\n"
     present = [name for name in texts if (directory / name).exists()]
     if present and not force:
-        raise CommandError(f"{', '.join(present)} would be overwritten in {directory}; --force does that")
+        text = f"{', '.join(present)} would be overwritten in {directory}; --force does that"
+        raise CommandError(text, Exit.REFUSED)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

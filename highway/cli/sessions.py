@@ -98,7 +98,8 @@ def show(client: str, data_dir: Path, *, as_json: bool) -> None:
     ]
     lines += [("subscription", f"{item['filter']} (QoS {item['qos']})") for item in found["filters"]]
     lines += [
-        ("missed", f"{gap['log']} {gap['from']} to {gap['to']}: gone, {gap['reason']}") for gap in found["missed"]
+        ("missed", f"{gap['log']} {gap['from']} to {gap['to']}: {_WHY_MISSED.get(gap['reason'], gap['reason'])}")
+        for gap in found["missed"]
     ]
     for label, text in lines:
         click.echo(f"{label:<14} {printable(text)}")
@@ -110,6 +111,11 @@ def show(client: str, data_dir: Path, *, as_json: bool) -> None:
         print_table(headers, rows, right=["NEXT", "END", "LAG"])
 
 
+_WHY_MISSED = {
+    "retention": "gone, by retention",
+    "corruption": "gone, by corruption",
+    "unclean-stop": "empty since an unclean-stop; held at most what the durability of the log may lose",
+}
 _VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 

@@ -36,7 +36,7 @@ def status(data_dir: Path, *, as_json: bool) -> None:
         ("clients", f"{number(found['clients_connected'])} connected, {number(found['sessions'])} sessions"),
         ("subscriptions", f"{number(found['subscriptions'])}, {number(found['groups'])} shared groups"),
         ("messages", _messages(found)),
-        ("retained", number(found["retained"])),
+        ("retained", f"{number(found['retained'])}, with those of $SYS"),
         ("at risk", f"{size(found['unsynced_bytes'])} not synced, {size(found['backlog_bytes'])} not written yet"),
         ("configuration", _configuration(found["configuration"])),
     ):

@@ -117,7 +117,7 @@ def test_init_writes_files_that_check_out_and_overwrites_only_when_told(highway,
 
     (tmp_path / "etc/topics.yaml").write_text("[]\n")
     ran = highway("config", "init", "etc")
-    assert ran.code == Exit.FAILURE
+    assert ran.code == Exit.REFUSED
     assert "topics.schema.json would be overwritten in etc; --force does that" in ran.err
     assert (tmp_path / "etc/topics.yaml").read_text() == "[]\n"
     assert highway("config", "init", "--force", "etc").code == 0
