@@ -158,7 +158,7 @@ def csv(output: Path | None, asked: _Asked) -> int:
 )
 @_options
 def parquet(output: Path, asked: _Asked) -> int:
-    """Export LOG as one Parquet file (needs pyarrow: pip install 'highway[parquet]').
+    """Export LOG as one Parquet file (needs the Python package pyarrow).
 
     A field has the type that all its values have: integer, float, boolean, or else text. A payload that is no text is in
     the column payload_bytes.
@@ -166,7 +166,7 @@ def parquet(output: Path, asked: _Asked) -> int:
     try:
         from highway.storage.exporting.parquet_sink import ParquetSink  # noqa: PLC0415  an extra, and slow to import
     except ImportError as error:
-        raise CommandError(f"Parquet needs pyarrow: pip install 'highway[parquet]' ({error})") from error
+        raise CommandError(f"Parquet needs pyarrow: {sys.executable} -m pip install 'pyarrow>=18' ({error})") from error
     return _run(
         "parquet", output, asked, lambda columns: ParquetSink(partial_of(output), columns, payload=asked.payload)
     )

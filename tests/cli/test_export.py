@@ -272,4 +272,4 @@ def test_parquet_without_pyarrow_says_what_to_install(highway, tmp_path, monkeyp
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     ran = highway("export", "parquet", "telemetry", "-o", tmp_path / "out.parquet")
     assert ran.code == Exit.FAILURE
-    assert "pip install 'highway[parquet]'" in ran.err
+    assert f"{sys.executable} -m pip install 'pyarrow>=18'" in ran.err
