@@ -54,8 +54,10 @@ def renew_rights(broker: Broker) -> None:
     for client in broker.clients.values():
         session = client.session
         if session is not None:
-            session.rights = broker.lifecycle.rights_for(client)
+            rights = session.rights = broker.lifecycle.rights_for(client)
             _forget(session, client)
+            if client.will is not None and rights is not None:
+                broker.wills.look_at_rights(client, client.will, rights)
     broker.router.forget_all()
 
 

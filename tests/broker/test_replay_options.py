@@ -242,6 +242,17 @@ def test_producers_do_not_mix_and_logs_neither(rig: Rig) -> None:
     assert rig.storage.logs["safe"].log_end_offset == 1
 
 
+def test_a_producer_of_another_user_uses_up_no_sequence(rig: Rig) -> None:
+    evil, gateway = connect(rig, "evil"), connect(rig, "gateway")
+    for _ in range(2):
+        rig.broker.sessions["evil"].owner, rig.broker.sessions["gateway"].owner = "mallory", "gw"
+        send(evil, 1, b"evil", producer="gw", sequence="9" * 17)
+        send(gateway, 1, b"good", producer="gw", sequence="1")
+        rig.restart()
+        evil, gateway = connect(rig, "evil"), connect(rig, "gateway")
+    assert rig.storage.logs["other"].log_end_offset == 2
+
+
 def test_sequences_out_of_order_and_with_gaps_are_stored_once_each(rig: Rig) -> None:
     order = [7, 5, 6, 1000, 999, 2022, 1001, 998, 10**17, 3]
     expected = [b"%d" % number for number in order[:-1]]  # 3 comes when it is too far back to tell from a repetition

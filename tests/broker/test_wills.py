@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from highway.broker.authorisation import AclRule, Right
 from highway.broker.connections.wills import decode_will
+from highway.broker.reconfiguring import reconfigure
 from highway.mqtt import Will
 from highway.storage import Durability
 from tests.broker.rig import Peer, Rig
@@ -39,6 +42,32 @@ def published(rig: Rig) -> list[bytes]:
     reader = rig.connect("reader")
     reader.send(packets.subscribe(1, ("$replay/earliest/st/#", 0)))
     return [message.payload for message in reader.messages() if message.topic == "st/x"]
+
+
+@pytest.mark.parametrize("limit", [{"max_topic_levels": 1}, {"max_topic_bytes": 3}])
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_will_beyond_limits_that_came_later_is_dropped(rig: Rig, limit: dict[str, int], *, crash: bool) -> None:
+    peer = with_will(rig, "a")
+    if crash:
+        rig.settings = replace(rig.settings, **limit)
+        kill(rig)
+    else:
+        reconfigure(rig.broker, replace(rig.broker.settings, **limit))
+        peer.drop()
+    assert rig.broker.clients == {}
+    assert list(rig.storage.meta.items(b"w/")) == []
+    assert rig.storage.logs["st"].log_end_offset == 0
+
+
+@pytest.mark.parametrize("denied", ["st/x", "st/y"])
+def test_a_right_that_is_lost_takes_the_will_with_it(rig: Rig, denied: str) -> None:
+    peer = with_will(rig, "a")
+    rules = (AclRule(False, frozenset(Right), denied.encode()), AclRule(True, frozenset(Right), b"#"))
+    reconfigure(rig.broker, replace(rig.broker.settings, acl=rules))
+    rig.settle()
+    assert len(list(rig.storage.meta.items(b"w/"))) == (denied == "st/y")
+    peer.drop()
+    assert rig.storage.logs["st"].log_end_offset == (denied == "st/y")
 
 
 def test_a_killed_broker_owes_the_will_and_publishes_it_once(rig: Rig) -> None:

@@ -279,7 +279,7 @@ class Client:
             self.end(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
             return
         try:
-            requests = requests_of(run.properties) if run.properties else NO_REQUESTS
+            requests = requests_of(run.properties).by(session.owner) if run.properties else NO_REQUESTS
             if run.payloads:
                 mode = broker.publish(run, puts, session, requests)
             else:

@@ -12,14 +12,17 @@ import logging
 import struct
 from typing import TYPE_CHECKING
 
-from highway.errors import StorageError
+from highway.broker.authorisation import Right
+from highway.errors import ProtocolError, StorageError
 from highway.log_lines import about
 from highway.mqtt import PublishRun, Will, publish_first_byte
 
 if TYPE_CHECKING:
+    from highway.broker.authorisation import Rights
     from highway.broker.broker import Broker
     from highway.broker.sessions.session_store import Puts
 
+    from .client import Client
     from .link import TimerHandle
 
 __all__ = ["Wills", "decode_will", "encode_will"]
@@ -52,6 +55,13 @@ class Wills:
         """The client said DISCONNECT: there is no will any more. [MQTT-3.1.2-10]"""
         if will is not None:
             self._broker.store([(b"w/" + client_id.encode(), None)])
+
+    def look_at_rights(self, client: Client, will: Will, rights: Rights) -> None:
+        """Take the will from a client that lost the right to it; one that a judge has to decide about stays."""
+        if rights.verdict(Right.PUBLISH, will.topic_name) is False:
+            logger.warning("no right to its will any more", extra=about(client=client.client_id, topic=will.topic_name))
+            self.forget(client.client_id, will)
+            client.will = None
 
     def connection_lost(self, client_id: str, will: Will) -> None:
         """Publish the will, now or after its delay, but not after the end of a session that outlived the connection.
@@ -111,6 +121,9 @@ class Wills:
                 self._broker.store(puts)  # nothing took the message, and the change with it
         except StorageError as error:
             logger.error("its will could not be stored: %s", error, extra=about(client=client_id))
+        except ProtocolError as error:  # it was within the limits that counted when it came
+            logger.warning("its will is dropped: %s", error, extra=about(client=client_id, topic=will.topic_name))
+            self._broker.store(puts)
 
 
 def encode_will(will: Will) -> bytes:

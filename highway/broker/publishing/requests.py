@@ -8,6 +8,8 @@ Sequences may have gaps and may come out of order, as where a message was refuse
 gateway has several connections: of the last 1024 numbers below the highest it is known which are stored. One that is
 further back counts as stored, so that a gateway may send all that it has again; a new message must not come that late.
 
+A producer id is of one user, or of all clients where nobody checks who they are: nobody can use up another's sequences.
+
 Which sequences of a producer a log has stands in the journal frame of their message, so that a gateway that re-sends
 after any crash, its own or the broker's, stores each message once.
 
@@ -47,6 +49,10 @@ class Requests(NamedTuple):
     durability: Durability
     producer: str
     sequence: int
+
+    def by(self, owner: str | None) -> Requests:
+        """The same, of a producer that is `owner`'s: another user's may have its name, and has sequences of its own."""
+        return self if owner is None or not self.producer else self._replace(producer=f"{owner}\0{self.producer}")
 
 
 NO_REQUESTS = Requests(Durability.FAST, "", 0)
