@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from highway.storage.checking.findings import Finding, Verification
     from highway.storage.checking.repairing import RepairResult
-    from highway.storage.checkpoint.checkpoint import Gap
+    from highway.storage.gaps import Gap
 
 __all__ = ["gaps", "repair", "verify"]
 

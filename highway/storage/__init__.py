@@ -5,11 +5,11 @@ What is promised, and how, is in README.md beside this file; the formats are in 
 
 from __future__ import annotations
 
-from highway.storage.checkpoint.checkpoint import Gap
 from highway.storage.checkpoint.meta import Meta
 from highway.storage.disk.descriptors import descriptor_share
 from highway.storage.disk.filesystem import FileSystem, OsFileSystem
 from highway.storage.engine import Storage
+from highway.storage.gaps import Gap
 from highway.storage.log.log import Log
 from highway.storage.log.retention import Deletion
 from highway.storage.recovery.report import RecoveryReport

@@ -15,7 +15,7 @@ from highway.storage.checkpoint.checkpoint import (
     encode_log_state,
     parse_checkpoint,
 )
-from highway.storage.log.gaps import add_gap, find_gap
+from highway.storage.gaps import add_gap, find_gap
 from tests.storage.rig import DIRECTORY, Rig
 from tests.storage.simulated_filesystem import Crash, Failure, SimulatedFileSystem
 

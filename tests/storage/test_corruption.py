@@ -20,8 +20,8 @@ from highway.storage.checking import verification
 from highway.storage.checking.repairing import repair, to_repair
 from highway.storage.checking.verification import verify
 from highway.storage.disk.layout import parse_format
+from highway.storage.gaps import find_gap
 from highway.storage.journal.files import list_journal
-from highway.storage.log.gaps import find_gap
 from highway.storage.segment.index import IndexFile
 from tests.storage.damage_map import DirectoryMap
 from tests.storage.rig import DIRECTORY, Rig

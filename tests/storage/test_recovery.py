@@ -9,8 +9,8 @@ from highway.errors import CorruptionError, DataDirectoryError, StorageError
 from highway.storage import Durability, LogSettings
 from highway.storage.checkpoint.checkpoint import CheckpointSlots
 from highway.storage.checkpoint.meta import list_snapshots
+from highway.storage.gaps import find_gap
 from highway.storage.journal.files import list_journal
-from highway.storage.log.gaps import find_gap
 from tests.storage.rig import DIRECTORY, SMALL, Rig
 from tests.storage.simulated_filesystem import Crash
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from highway.storage.log.gaps import find_gap
+from highway.storage.gaps import find_gap
 from highway.storage.log.reader import find_time, load_at, load_before
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from highway.storage.checkpoint.checkpoint import NO_SEGMENT, Gap, LogState
-from highway.storage.log.gaps import CORRUPTION
+from highway.storage.checkpoint.checkpoint import NO_SEGMENT, LogState
+from highway.storage.gaps import CORRUPTION, Gap
 from highway.storage.recovery.log_recovery import RecoveredLog, list_segments
 from highway.storage.segment.format import SEGMENT_HEADER_BYTES
 from highway.storage.segment.segment import INDEX_SUFFIX, segment_path

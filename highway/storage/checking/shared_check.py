@@ -12,9 +12,9 @@ from highway.storage.checkpoint.checkpoint import Checkpoint
 from highway.storage.checkpoint.meta import parse_snapshot
 from highway.storage.disk.layout import parse_format
 from highway.storage.disk.small_files import read_file
+from highway.storage.gaps import CORRUPTION
 from highway.storage.journal.format import FILE_HEADER_BYTES, damaged_header_copy, make_position, split_position
 from highway.storage.journal.reader import scan_journal
-from highway.storage.log.gaps import CORRUPTION
 
 from .directory_view import DirectoryView, newest_sequence
 from .findings import Finding, LostOffsets

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
 from highway.errors import CorruptionError, DataDirectoryError
 from highway.storage.disk.small_files import read_file
+from highway.storage.gaps import Gap
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,6 @@ __all__ = [
     "NO_SEGMENT",
     "Checkpoint",
     "CheckpointSlots",
-    "Gap",
     "LogState",
     "encode_checkpoint",
     "encode_log_state",
@@ -77,15 +77,6 @@ _LOG = struct.Struct(
 )
 _GAP = struct.Struct(">QQqB")  # from, to (exclusive), when ms, length of the reason
 _CRC_BYTES = 4
-
-
-class Gap(NamedTuple):
-    """Offsets of a log that hold nothing, and why."""
-
-    from_offset: int
-    to_offset: int  # exclusive
-    reason: str  # retention, corruption, unclean-stop
-    when_ms: int
 
 
 @dataclass(slots=True)

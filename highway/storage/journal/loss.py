@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import CorruptionError
-from highway.storage.log.gaps import CORRUPTION, find_gap
+from highway.storage.gaps import CORRUPTION, find_gap
 from highway.storage.segment.records import RECORD_HEAD_BYTES, RecordBatch
 from highway.storage.segment.scan import read_salvaged
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import StorageError
+from highway.storage.gaps import find_gap
 from highway.storage.journal.reader import read_batches
-from highway.storage.log.gaps import find_gap
 from highway.storage.segment.format import CODECS, MAX_FRAME_BYTES, SEGMENT_HEADER_BYTES, encode_frame
 from highway.storage.segment.segment import Segment
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from highway.storage.checkpoint.checkpoint import Gap
     from highway.storage.disk.descriptors import Descriptors
     from highway.storage.disk.filesystem import FileSystem
+    from highway.storage.gaps import Gap
     from highway.storage.segment.records import RecordBatch
     from highway.storage.settings import LogSettings
 

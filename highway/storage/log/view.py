@@ -12,10 +12,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from highway.errors import OffsetCorruptError, OffsetGapError, OffsetNotFoundError, StorageError
-from highway.storage.checkpoint.checkpoint import Gap
+from highway.storage.gaps import CORRUPTION, Gap, add_gap, find_gap
 from highway.storage.segment.records import Record, RecordBatch
 
-from .gaps import CORRUPTION, add_gap, find_gap
 from .reader import Loaded, Lost, find_time, load_at, load_before
 
 if TYPE_CHECKING:

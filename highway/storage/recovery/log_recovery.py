@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from highway.errors import CorruptionError
-from highway.storage.checkpoint.checkpoint import NO_SEGMENT, Gap, LogState
+from highway.storage.checkpoint.checkpoint import NO_SEGMENT, LogState
 from highway.storage.disk.medium import can_sync_whole
-from highway.storage.log.gaps import CORRUPTION, UNCLEAN_STOP, add_gap
+from highway.storage.gaps import CORRUPTION, UNCLEAN_STOP, Gap, add_gap
 from highway.storage.segment.format import SEGMENT_HEADER_BYTES
 from highway.storage.segment.segment import INDEX_SUFFIX, SEGMENT_SUFFIX, Segment, segment_path
 

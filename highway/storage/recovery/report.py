@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from highway.errors import CorruptionError
-    from highway.storage.checkpoint.checkpoint import Gap
+    from highway.storage.gaps import Gap
 
 __all__ = ["RecoveryReport"]
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from highway.storage.checkpoint.checkpoint import Gap
-
-__all__ = ["CORRUPTION", "RETENTION", "UNCLEAN_STOP", "add_gap", "find_gap"]
+__all__ = ["CORRUPTION", "RETENTION", "UNCLEAN_STOP", "Gap", "add_gap", "find_gap"]
 
 CORRUPTION = "corruption"
 RETENTION = "retention"
 UNCLEAN_STOP = "unclean-stop"
 
 _from_offset = attrgetter("from_offset")
+
+
+class Gap(NamedTuple):
+    """Offsets of a log that hold nothing, and why."""
+
+    from_offset: int
+    to_offset: int  # exclusive
+    reason: str  # retention, corruption, unclean-stop
+    when_ms: int
 
 
 def find_gap(gaps: Sequence[Gap], offset: int) -> Gap | None:
