@@ -9,9 +9,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from highway.broker import administration
-from highway.broker.replay.grammar import parse_from
+from highway.broker.replay.grammar import FromKind, parse_from
 from highway.broker.replay.starting import find_starts
-from highway.errors import HighwayError, StorageError
+from highway.errors import HighwayError, OffsetNotFoundError, StorageError
 
 from .problems import Problem
 
@@ -74,8 +74,11 @@ class Room:
         return found
 
     async def offset(self, feed: Feed, text: str, topic_filter: bytes) -> int:
-        """The offset that a `<from>` stands for."""
+        """The offset that a `<from>` stands for; OffsetNotFoundError for one that is beyond the end of the log."""
         start = parse_from(text.encode(), self.broker.clock.now_ms())
+        if start.kind is FromKind.OFFSET and start.value > feed.visible:
+            self.broker.counters.offset_not_found += 1
+            raise OffsetNotFoundError(feed.log.name, start.value, feed.log.log_start_offset, feed.visible)
         done = self.loop.create_future()
         find_starts(start, [topic_filter], [feed], self.broker.scheduler, done.set_result)
         answer = await done
