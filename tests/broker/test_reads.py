@@ -6,12 +6,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from highway.broker.delivery.cursor import Cursor
 from highway.broker.delivery.reads import MAX_READS
 from highway.errors import StorageError
 from highway.storage import Durability
 from highway.storage.disk.pool import Pool
 from highway.storage.log import view
-from tests.broker.rig import Rig
+from highway.storage.segment import records
+from tests.broker.rig import FakeLink, Rig
 from tests.harness import packets
 
 FRAMES, EACH = 30, 20
@@ -75,7 +77,7 @@ def test_who_waits_for_what_another_reads_finds_it_in_memory(rig, slow_disk, mon
     read = []
     load_at = view.load_at
     monkeypatch.setattr(
-        view, "load_at", lambda segments, offset, *rest: read.append(offset) or load_at(segments, offset, *rest)
+        view, "load_at", lambda segments, offset, *a, **k: read.append(offset) or load_at(segments, offset, *a, **k)
     )
     with slow_disk():
         peers = [ask(rig, f"r{number}", number % EACH) for number in range(2 * EACH)]
@@ -147,7 +149,7 @@ def test_turns_go_round_among_those_who_catch_up(rig):
 def test_a_read_that_fails_is_tried_again_later_and_not_in_every_turn(rig, monkeypatch, topic_filter):
     asked = []
 
-    def fail(_segments, offset, *_rest):
+    def fail(_segments, offset, *_, **__):
         asked.append(offset)
         raise StorageError("the disk is on holiday")
 
@@ -180,7 +182,7 @@ def test_readers_of_other_topics_find_in_memory_what_one_of_them_has_read(tmp_pa
     read = []
     load_at = view.load_at
     monkeypatch.setattr(
-        view, "load_at", lambda segments, offset, *rest: read.append(offset) or load_at(segments, offset, *rest)
+        view, "load_at", lambda segments, offset, *a, **k: read.append(offset) or load_at(segments, offset, *a, **k)
     )
     with slow_disk():
         peers = [ask(rig, f"r{topic}", "earliest", 1, topic) for topic in topics]
@@ -192,5 +194,52 @@ def test_readers_of_other_topics_find_in_memory_what_one_of_them_has_read(tmp_pa
         assert [(m.topic, int(m.payload)) for m in got] == [(topic, number) for number in range(EACH)]  # the window
         peer.send(b"".join(packets.ack(0x40, message.packet_id) for message in got))
         assert [int(m.payload) for m in peer.messages() if m.payload != b"live"] == list(range(EACH, each))
-    assert len(read) == 3
+    assert len(read) == 2  # a frame for the first of them, and all others for those who wait
     assert [m.payload for m in pair.messages()] == [b"live"]
+
+
+def test_herd_whose_topics_share_every_frame_has_each_frame_decoded_about_once(tmp_path, monkeypatch):
+    """Beside a cache that holds two of the frames, and with two groups that stand at different places."""
+    rig = Rig(tmp_path / "data", ((b"#", "other", Durability.FAST),), max_inflight=1000)
+    topics, rounds = [f"t/{number}" for number in range(150)], 60
+    publisher = rig.connect("publisher")
+    for number in range(rounds):
+        for topic in topics:
+            publisher.feed(packets.publish(topic, b"%d" % number, qos=1, packet_id=1))
+        if number % 3 == 2:
+            rig.advance(1.0)
+            rig.storage.logs["other"].drain()
+            rig.settle()
+    log = rig.storage.logs["other"]
+    frames = sum(1 for segment in log.writer.segments for _ in segment.frames())
+    assert frames >= rounds // 3
+    forget_cache(rig)
+    rig.storage._cache._limit = 400_000
+    decoded, sent = [], []
+    decode = records.decode_records
+    monkeypatch.setattr(records, "decode_records", lambda data, *rest: decoded.append(len(data)) or decode(data, *rest))
+    write = FakeLink.write
+    monkeypatch.setattr(FakeLink, "write", lambda link, data: sent.append(link) or write(link, data))
+    starts = [0 if number % 2 else 450 for number in range(len(topics))]
+    peers = [rig.connect(f"r{topic}") for topic in topics]
+    for peer, topic, start in zip(peers, topics, starts, strict=True):
+        peer.feed(packets.subscribe(1, (f"$replay/{start}/{topic}", 1)))
+    rig.settle()
+    for peer, topic, start in zip(peers, topics, starts, strict=True):
+        expected = [(topic, number) for number in range(start // len(topics), rounds)]
+        assert [(m.topic, int(m.payload)) for m in peer.messages()] == expected
+    assert len(decoded) <= 2 * frames + MAX_READS
+    assert len(sent) <= 6 * len(topics), "a write for each frame and session"
+
+
+def test_tail_of_single_messages_is_walked_in_pieces(rig, monkeypatch):
+    publisher = rig.connect("publisher")
+    for number in range(2000):
+        publisher.feed(packets.publish("tail", b"%d" % number, qos=1, packet_id=1))
+    rig.settle()
+    steps = []
+    send = Cursor._send
+    monkeypatch.setattr(Cursor, "_send", lambda cursor, *rest: steps.append(cursor) or send(cursor, *rest))
+    peers = [ask(rig, f"r{number}", FRAMES * EACH, topic_filter="tail") for number in range(20)]
+    assert [numbers(peer) for peer in peers] == [list(range(2000))] * 20
+    assert len(steps) <= 5 * len(peers)

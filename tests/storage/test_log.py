@@ -468,3 +468,17 @@ def test_the_cache_finds_by_offset_and_forgets_the_least_recently_used():
     assert [cache.find(1, base) is not None for base in (0, 10, 30)] == [False, False, True]
     cache.discard_below(1, 1 << 40)
     assert cache.bytes == 0
+
+
+def test_a_batch_in_the_cache_replaces_those_that_begin_inside_it():
+    cache = BatchCache(1 << 20)
+    for base in (0, 10, 20, 30):
+        cache.add(1, RecordBatch(base, 10, 0, 0, bytes(100)))
+    cache.add(2, RecordBatch(20, 5, 0, 0, bytes(100)))
+    joined = RecordBatch(10, 20, 0, 0, bytes(200))
+    cache.add(1, joined)
+    assert [cache.find(1, offset).base_offset for offset in (9, 10, 25, 29, 30)] == [0, 10, 10, 10, 30]
+    assert cache.find(2, 20).count == 5
+    cache.discard_below(2, 1 << 40)
+    cache.discard_below(1, 1 << 40)
+    assert cache.bytes == 0

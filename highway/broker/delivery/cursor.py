@@ -142,7 +142,7 @@ class Cursor:
                 if self._next_offset == visible:
                     self._go_live()
                 return sent
-            batch = log.read(self._next_offset) or self._take_loaded()
+            batch = log.read_joined(self._next_offset) or self._take_loaded()
             if batch is None:
                 self._load(self._next_offset)
                 return sent

@@ -11,6 +11,7 @@ Owner: the event loop.
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ __all__ = ["MAX_READS", "Reads"]
 
 # Four for each thread of the storage's pool: one is read, one is waited for, two are being sent from.
 MAX_READS = 8
+# So many waiting for the same log are a herd: what is read for one of them is read for all, and more of it at a time, so
+# that each of a thousand with a topic of its own finds many messages in it, and not one.
+HERD = 8
+MAX_WIDE_READS = 3  # they take more memory
+_LOOKED_AT = 64
 
 Done: TypeAlias = "Callable[[RecordBatch | StorageError], None]"
 Request: TypeAlias = "tuple[Log, int, frozenset[bytes], Done]"
@@ -84,8 +90,11 @@ class Reads:
             self._waiting.extendleft(reversed(self._reading.pop((log, offset))))
             done(result)
 
+        others = islice(chain(*self._reading.values(), self._waiting), _LOOKED_AT)
+        herd = sum(other[0] is log for other in others)
+        wide = herd >= HERD and len(self._reading) < MAX_WIDE_READS
         self._reading[log, offset] = []
-        log.load(offset, read, topics)
+        log.load(offset, read, topics, wide=wide)
 
     @property
     def waiting(self) -> int:

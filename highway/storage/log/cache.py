@@ -48,13 +48,13 @@ class BatchCache:
         return batch
 
     def add(self, log_id: int, batch: RecordBatch) -> None:
-        """Keep a batch, whatever its size: who asked for it comes to fetch it. One of the same base offset is replaced."""
+        """Keep a batch, whatever its size: who asked for it comes to fetch it. Those that begin inside it are replaced."""
+        bases = self._bases.setdefault(log_id, [])
+        first = bisect_left(bases, batch.base_offset)
+        for base in bases[first : bisect_left(bases, batch.end_offset, first)]:
+            self._remove((log_id, base))
+        insort(bases, batch.base_offset)
         key = (log_id, batch.base_offset)
-        old = self._batches.pop(key, None)
-        if old is None:
-            insort(self._bases.setdefault(log_id, []), batch.base_offset)
-        else:
-            self._bytes -= _cost(old)
         self._batches[key] = batch
         self._bytes += _cost(batch)
         while self._bytes > self._limit and len(self._batches) > 1:
@@ -73,4 +73,4 @@ class BatchCache:
 
 
 def _cost(batch: RecordBatch) -> int:
-    return 2 * len(batch.data) + batch.count * _DECODED_RECORD_BYTES
+    return batch.held_bytes + batch.count * _DECODED_RECORD_BYTES

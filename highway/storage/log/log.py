@@ -315,6 +315,8 @@ class Log(LogView):
         self._drained_entry = self._entries[count - 1]
         self._take_active(outcome.segment)
         del self._tail[:count], self._entries[:count]
+        if self._joined:
+            self._joined = [piece for piece in self._joined if piece.end_offset > self._drained_end]
         self.tail_bytes -= size
         self._committer.tail_bytes -= size
         for frame in outcome.frames:

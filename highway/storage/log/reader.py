@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from highway.errors import CorruptionError
+from highway.storage.segment.records import JoinedBatch, SparseBatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from highway.storage.segment.segment import Segment
 
 __all__ = ["Loaded", "Lost", "find_time", "load_at", "load_before"]
+
+# Where wide reads end: at the first frame behind a multiple of so many offsets, so that readers who stand at different
+# places meet at the next end and read on together. What is joined bounds the memory of places: 20 MiB, once decoded.
+WIDE_RECORDS = 32_768
+WIDE_BYTES = 4 * 1024 * 1024
 
 
 class Lost(NamedTuple):
@@ -37,11 +43,14 @@ class Loaded(NamedTuple):
     is_from_disk: bool = True
 
 
-def load_at(segments: Sequence[Segment], offset: int, end_offset: int, topics: Collection[bytes] = ()) -> Loaded:
+def load_at(
+    segments: Sequence[Segment], offset: int, end_offset: int, topics: Collection[bytes] = (), *, wide: bool = False
+) -> Loaded:
     """Return the first batch that ends after `offset`; `end_offset` is the offset after the last segment.
 
-    With `topics` batches that hold none of them may be left out.
+    With `topics` batches that hold none of them may be left out. `wide`: join what follows as long as it holds them.
     """
+    wide = wide and bool(topics)
     lost: list[Lost] = []
     for index, segment in enumerate(segments):
         following = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
@@ -50,7 +59,8 @@ def load_at(segments: Sequence[Segment], offset: int, end_offset: int, topics: C
             offset = segment.base_offset
         while offset < following:
             try:
-                batch = segment.read_at(offset, topics)
+                # A wide read leaves none out that is near, or it would begin elsewhere for each of those who wait.
+                batch = segment.read_at(offset, () if wide and segment.may_hold_soon(offset, topics) else topics)
             except CorruptionError as error:
                 damage = _damage(segment, error, following)
                 if damage.to_offset <= offset:
@@ -64,10 +74,42 @@ def load_at(segments: Sequence[Segment], offset: int, end_offset: int, topics: C
                 if batch is None:
                     break
                 if batch.count:
+                    if wide:
+                        batch = _widened(segment, batch, topics, following)
                     _decode(batch, topics)
                     return Loaded(batch, lost)
                 offset = batch.end_offset  # a compaction left nothing there
     return Loaded(None, lost)
+
+
+def _widened(segment: Segment, batch: RecordBatch, topics: Collection[bytes], following: int) -> RecordBatch:
+    """Return `batch` joined with the frames behind it, in which others on other topics find theirs.
+
+    It ends where no frame near holds one of `topics`: there it is one reader's way no more, and perhaps nobody's.
+    """
+    if isinstance(batch, SparseBatch) or (batch.count > 1 and _concerns_mostly(batch, topics)):
+        return batch
+    parts, size = [batch], len(batch.data)
+    stop = min(following, batch.base_offset - batch.base_offset % WIDE_RECORDS + WIDE_RECORDS)
+    with suppress(CorruptionError, FileNotFoundError):  # whoever comes to what is damaged is told
+        while (end := parts[-1].end_offset) < stop and size < WIDE_BYTES:
+            found = segment.read_at(end) if segment.may_hold_soon(end, topics) else None
+            if found is None or found.base_offset != end or isinstance(found, SparseBatch):
+                break
+            size += len(found.data)
+            if found.count > WIDE_RECORDS or size > 2 * WIDE_BYTES:
+                break
+            found.records()
+            parts.append(found)
+    return JoinedBatch(parts) if len(parts) > 1 else batch
+
+
+def _concerns_mostly(batch: RecordBatch, topics: Collection[bytes]) -> bool:
+    """Return whether a reader of `topics` takes so much of a batch that a wider one would gain it nothing."""
+    try:
+        return len(batch.on_topics(topics)) * 16 > batch.count
+    except CorruptionError:
+        return True
 
 
 def _decode(batch: RecordBatch, topics: Collection[bytes] = ()) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from highway.errors import OffsetCorruptError, OffsetGapError, OffsetNotFoundError, StorageError
 from highway.storage.gaps import CORRUPTION, Gap, add_gap, find_gap
-from highway.storage.segment.records import Record, RecordBatch
+from highway.storage.segment.records import JoinedBatch, Record, RecordBatch
 
 from .reader import Loaded, Lost, find_time, load_at, load_before
 
@@ -38,6 +38,13 @@ Topics = frozenset[bytes]
 
 _ANY_TOPIC: Topics = frozenset()
 
+# Of a tail of single messages a reader is given so many at a time, decoded in the loop thread: a millisecond. Fewer are
+# not worth the join, and the pieces that are kept cover a tail.
+_JOINED_BATCHES = 1024
+_JOINED_BYTES = 1024 * 1024
+_FEW_BATCHES = 32
+_MAX_JOINED = 8
+
 
 class LogView:
     """What can be read of a log, and what is known to be lost of it."""
@@ -45,6 +52,7 @@ class LogView:
     __slots__ = (
         "_cache",
         "_drained_end",
+        "_joined",
         "_loading",
         "_pool",
         "_state_bytes",
@@ -76,6 +84,7 @@ class LogView:
         self._time = time
         self._tail: list[RecordBatch] = []  # what no segment has yet, and what a running job writes
         self._drained_end = state.durable_end  # offset after the last record in a segment
+        self._joined: list[RecordBatch] = []  # pieces of the tail for readers that catch up, oldest first
         self._loading: dict[tuple[int, Topics], list[BatchDone]] = {}
         self._state_bytes: bytes | None = None  # the log's part of a checkpoint, while nothing in it changes
 
@@ -99,11 +108,31 @@ class LogView:
                 return batch if batch.end_offset > offset else tail[index + 1]
         return self._cache.find(self.log_id, offset) if offset >= self.log_start_offset else None
 
-    def load(self, offset: int, done: BatchDone, topics: Topics = _ANY_TOPIC) -> None:
+    def read_joined(self, offset: int) -> RecordBatch | None:
+        """As `read`, for a reader that goes on behind what it gets: the small batches of a tail come joined.
+
+        A thousand readers that come back to a tail of thousands of messages would take as many millions of steps.
+        """
+        batch = self.read(offset)
+        tail = self._tail
+        if batch is None or len(tail) < _FEW_BATCHES or batch.base_offset < tail[0].base_offset:
+            return batch
+        for piece in self._joined:
+            if piece.base_offset <= offset < piece.end_offset:
+                return piece
+        first = bisect_left(tail, batch.base_offset, key=_base_offset)
+        parts = _small_ones(tail[first : first + _JOINED_BATCHES])
+        if len(parts) < _FEW_BATCHES:
+            return batch
+        joined = JoinedBatch(parts)
+        self._joined = [*self._joined[1 - _MAX_JOINED :], joined]
+        return joined
+
+    def load(self, offset: int, done: BatchDone, topics: Topics = _ANY_TOPIC, *, wide: bool = False) -> None:
         """Call `done` in the loop thread, later, with the first batch that ends after `offset`, from wherever it is.
 
-        With `topics` (names, no filters) batches are left out of which it is known that they hold none of them. What is
-        damaged on the way becomes a gap, and the batch behind it is returned. OffsetNotFoundError: there is nothing at
+        With `topics` (names, no filters) batches are left out of which it is known that they hold none of them; `wide` joins
+        frames for others who come for other topics, as far as they hold some of these. What is damaged on the way becomes a gap, and the batch behind it is returned. OffsetNotFoundError: there is nothing at
         or after `offset`.
         """
         offset = self._skip(offset)
@@ -123,11 +152,11 @@ class LogView:
         def loaded(outcome: Loaded | Exception) -> None:
             if _replaced(segments):
                 for callback in self._loading.pop((offset, topics)):
-                    self.load(offset, callback, topics)
+                    self.load(offset, callback, topics, wide=wide)
             else:
                 self._loaded(offset, topics, end, outcome)
 
-        self._pool.submit(lambda: load_at(segments, offset, end, topics), loaded)
+        self._pool.submit(lambda: load_at(segments, offset, end, topics, wide=wide), loaded)
 
     def _skip(self, offset: int) -> int:
         """Return where reading from `offset` may find something: behind the log start and known damage."""
@@ -282,6 +311,19 @@ class LogView:
 def _replaced(segments: Sequence[Segment]) -> bool:
     """Return whether a file may have been replaced while it was read: then what was found means nothing."""
     return any(segment.stale for segment in segments)
+
+
+def _small_ones(batches: Sequence[RecordBatch]) -> list[RecordBatch]:
+    """Return the batches, from the first on, that follow one another and are small together."""
+    found: list[RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        count += batch.count
+        size += len(batch.data)
+        if count > 2 * _JOINED_BATCHES or size > _JOINED_BYTES or (found and batch.base_offset != found[-1].end_offset):
+            break
+        found.append(batch)
+    return found
 
 
 def _size(gaps: Sequence[Gap]) -> int:

@@ -36,6 +36,7 @@ __all__ = [
     "MAX_PROPERTIES_BYTES",
     "MAX_TOPIC_BYTES",
     "RECORD_HEAD_BYTES",
+    "JoinedBatch",
     "Record",
     "RecordBatch",
     "RecordHeads",
@@ -274,6 +275,11 @@ class RecordBatch:
         """The offset after the last record."""
         return self.base_offset + self.count
 
+    @property
+    def held_bytes(self) -> int:
+        """What its bytes take once it is decoded: the payloads are copies."""
+        return 2 * len(self.data)
+
     def records(self) -> list[Record]:
         """Return the decoded records; CorruptionError if `data` isn't exactly `count` of them."""
         records = self._records
@@ -327,6 +333,24 @@ class RecordBatch:
 
     def __repr__(self) -> str:
         return f"RecordBatch({self.base_offset}..{self.end_offset - 1}, {len(self.data)} B, {self.last_ms} ms)"
+
+
+class JoinedBatch(RecordBatch):
+    """Batches that follow one another as one that is decoded, for readers of few of its records. It has no `data`."""
+
+    __slots__ = ("_held_bytes",)
+
+    def __init__(self, batches: Sequence[RecordBatch]) -> None:
+        """CorruptionError as from `records`, which is called for each of them."""
+        first, last = batches[0], batches[-1]
+        super().__init__(first.base_offset, last.end_offset - first.base_offset, first.base_ms, last.last_ms, b"")
+        self._held_bytes = sum(len(batch.data) for batch in batches)
+        self._records = list(chain.from_iterable(batch.records() for batch in batches))
+        _settle(self._records)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held_bytes
 
 
 class SparseBatch(RecordBatch):

@@ -49,6 +49,7 @@ __all__ = ["INDEX_SUFFIX", "SEGMENT_SUFFIX", "Segment", "segment_path"]
 
 _ANY_OFFSET = 1 << 63
 _SMALL_BYTES = 4096  # of a frame; as many as share an entry of the index
+_SOON = 4  # entries of the index, each of a frame or of several small ones
 _PARKED_ENTRIES = 32  # below, an active segment's frames are read faster than an index file is written and read
 
 _logger = logging.getLogger(__name__)
@@ -333,6 +334,13 @@ class Segment(IndexedSegment):
                 if header.end_offset > offset:
                     return self._batch(header, frame[: header.length], frame[header.length :], position)
         return None
+
+    def may_hold_soon(self, offset: int, topics: Collection[bytes]) -> bool:
+        """Return whether one of the next few frames from `offset` on may hold one of `topics`, or all of them are few."""
+        index = self.index
+        first = max(index.locate(offset), 0)
+        end = first + _SOON
+        return end >= len(index) or bool(self._entries(index, first, end, topics))
 
     def read_before(self, offset: int, topics: Collection[bytes] = ()) -> RecordBatch | None:
         """Return the frame with the greatest record offset below `offset`; None if the segment starts at or after it.
