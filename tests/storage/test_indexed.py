@@ -16,21 +16,11 @@ from highway.storage.segment.postings import ANYWHERE, StoredPostings, TopicPost
 from highway.storage.segment.records import RecordBatch, encode_records
 from highway.storage.segment.segment import INDEX_SUFFIX, Segment
 from tests.storage.rig import Rig
-from tests.storage.simulated_filesystem import Crash, Failure, SimulatedFileSystem
+from tests.storage.simulated_filesystem import Crash, Failure
 
 ROOT = Path("/data")
 FRAME_RECORDS = 40
 TOPICS = 10  # one for each frame, in turn
-
-
-@pytest.fixture
-def fs():
-    return SimulatedFileSystem()
-
-
-@pytest.fixture
-def files(fs):
-    return Descriptors(fs)
 
 
 def append(segment, number):

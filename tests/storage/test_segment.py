@@ -70,16 +70,6 @@ def read_all(segment: Segment) -> dict[int, bytes]:
         offset = batch.end_offset
 
 
-@pytest.fixture
-def fs():
-    return SimulatedFileSystem()
-
-
-@pytest.fixture
-def files(fs):
-    return Descriptors(fs)
-
-
 def reopened(content: bytes, index: bytes | None = None, *, base_offset: int = BASE) -> tuple[Path, Descriptors]:
     """Return a path and descriptors of a new disk that has a segment file of these bytes."""
     fs = SimulatedFileSystem()

@@ -87,16 +87,6 @@ def read_all(rewriter):
         pass
 
 
-@pytest.fixture
-def fs():
-    return SimulatedFileSystem()
-
-
-@pytest.fixture
-def files(fs):
-    return Descriptors(fs)
-
-
 @settings(max_examples=150, deadline=None)
 @given(frames, st.none() | st.randoms(use_true_random=False))
 def test_what_is_kept_comes_out_as_it_went_in(drawn, chance):

@@ -89,21 +89,16 @@ class _PeerCertificate:
 class PluginClient:
     """One client as plugins know it: the `Companion` and `Judge` of the broker. It has one amqtt session."""
 
-    __slots__ = ("_host", "_login", "session")
+    __slots__ = ("_host", "session")
 
     def __init__(self, host: PluginHost, login: Login, user: str | None) -> None:
         self._host = host
-        self._login = login
         self.session = _session_of(login, user)
 
     @property
     def judge(self) -> Judge | None:
         """Itself, where there is a plugin that has a say about topics."""
         return self if self._host.topic_plugins else None
-
-    def moved_to(self, host: PluginHost, user: str | None) -> PluginClient:
-        """The same client at another host."""
-        return PluginClient(host, self._login, user)
 
     def decide(self, question: Question, done: Callable[[bool], None]) -> None:
         """See `Judge`."""
