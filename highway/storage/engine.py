@@ -21,7 +21,7 @@ from highway.storage.disk.filesystem import FULL_ERRNOS, OsFileSystem
 from highway.storage.disk.layout import Layout, check_format, lock_directory
 from highway.storage.disk.medium import can_sync_whole, check_medium, fit_to_disk
 from highway.storage.disk.pool import Mailbox, Pool, Scheduler
-from highway.storage.disk.reserve import Reserve, SpaceGuard
+from highway.storage.disk.reserve import Reserve
 from highway.storage.journal.commit import Committer
 from highway.storage.journal.files import JournalFiles
 from highway.storage.journal.format import encode_log, split_position
@@ -31,6 +31,7 @@ from highway.storage.log.commit_time import CommitTime
 from highway.storage.log.log import Log
 from highway.storage.log.retention import Deletion, Reaper
 from highway.storage.log.writer import LogWriter
+from highway.storage.maintenance.full_disk import SpaceGuard
 from highway.storage.maintenance.maintainer import Maintainer
 from highway.storage.maintenance.scrubbing import Scrubber
 from highway.storage.recovery.log_recovery import RecoveredLog

@@ -1,3 +1,3 @@
-"""Sealed segments written anew behind everybody's back: small frames become large ones, superfluous records go."""
+"""What is done behind everybody's back: sealed segments are written anew or read again, and a full disk is waited for."""
 
 __all__: list[str] = []
