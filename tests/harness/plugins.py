@@ -95,6 +95,26 @@ class NeedsBroker(BasePlugin):
         await self.context.broadcast_message("a", b"x")
 
 
+class Exits(BasePlugin):
+    """Ends the program when it is made, or (`when: start`) told that the broker starts; or its options can't be had."""
+
+    @dataclass
+    class Config:
+        when: str = "made"
+
+        def __post_init__(self):
+            if self.when == "options":
+                raise SystemExit(5)
+
+    def __init__(self, context):
+        super().__init__(context)
+        if self.config.when == "made":
+            raise SystemExit(5)
+
+    async def on_broker_pre_start(self):
+        raise SystemExit(5)
+
+
 class NoCoroutine(BaseAuthPlugin):
     def authenticate(self, *, session):
         return True

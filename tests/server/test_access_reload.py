@@ -70,7 +70,14 @@ def a_plugin_that_cant_start(broker: Guarded) -> None:
     broker.edit(plugins={"tests.harness.plugins.NeedsBroker": {}})
 
 
-@pytest.mark.parametrize("fault", [unreadable, broken, gone, wrong_rule, no_plugin, a_plugin_that_cant_start])
+def a_plugin_that_ends_the_program(broker: Guarded) -> None:
+    broker.edit(plugins={"tests.harness.plugins.Exits": {"when": "options"}})
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [unreadable, broken, gone, wrong_rule, no_plugin, a_plugin_that_cant_start, a_plugin_that_ends_the_program],
+)
 def test_a_reload_that_fails_leaves_everything_as_it_was(tmp_path: Path, fault: Callable[[Guarded], None]) -> None:
     with Guarded(tmp_path) as broker, broker.client("in", **ALICE) as client:
         client.subscribe(("alice/#", 1))

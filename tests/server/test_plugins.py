@@ -227,6 +227,9 @@ def test_events(tmp_path: Path) -> None:
         (DOOR, {"word": "x", "wort": "sesame"}, "its options are wrong: can not match"),
         ("tests.harness.plugins.NoCoroutine", {}, "its authenticate is no coroutine"),
         ("tests.harness.plugins.NeedsBroker", {}, "internal_message_broadcast is amqtt's broker's"),
+        ("tests.harness.plugins.Exits", {}, "can't be made: SystemExit: 5"),
+        ("tests.harness.plugins.Exits", {"when": "start"}, "on_broker_pre_start: SystemExit: 5"),
+        ("tests.harness.plugins.Exits", {"when": "options"}, "auth.plugins: SystemExit: 5"),
         ("amqtt.contrib.ldap.UserAuthLdapPlugin", {}, "can't be imported: ModuleNotFoundError: No module named 'ldap'"),
     ],
 )

@@ -45,7 +45,7 @@ def load_plugin(settings: PluginSettings, loop: asyncio.AbstractEventLoop) -> Ba
     where = f"{settings.where}: auth.plugins.{settings.name}" if settings.where else f"auth.plugins.{settings.name}"
     try:
         found = import_string(settings.name)
-    except Exception as error:
+    except BaseException as error:  # some modules call sys.exit where something is missing
         raise PluginError(where, f"can't be imported: {_cause(error)}") from error
     if not (isinstance(found, type) and issubclass(found, BasePlugin)):
         raise PluginError(where, "is no plugin: a subclass of amqtt.plugins.base.BasePlugin is wanted")
@@ -64,7 +64,7 @@ def load_plugin(settings: PluginSettings, loop: asyncio.AbstractEventLoop) -> Ba
     try:
         with warnings.catch_warnings(action="ignore"):  # of what amqtt means to give up
             plugin = found(context)
-    except Exception as error:
+    except BaseException as error:
         raise PluginError(where, f"can't be made: {_cause(error)}") from error
     for kind, method in ((BaseAuthPlugin, "authenticate"), (BaseTopicPlugin, "topic_filtering")):
         if isinstance(plugin, kind) and not iscoroutinefunction(getattr(plugin, method)):

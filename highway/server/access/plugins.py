@@ -27,6 +27,7 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
 from highway.broker.authorisation import Right
+from highway.errors import HighwayError
 from highway.log_lines import about
 
 from .plugin_loading import PluginError, load_plugin
@@ -63,7 +64,7 @@ MAX_LOGINS = 10_000
 # After so many questions without an answer in time only some are asked: each one waits in the thread's memory.
 MAX_UNANSWERED = 1_000
 ASKED_THEN = 100  # each hundredth
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 20.0  # `highway reload` waits for 30
 STOP_TIMEOUT_S = 2.0
 
 # What a right is in amqtt's words: (for a topic, for a filter).
@@ -168,9 +169,12 @@ class PluginHost:
         except TimeoutError:
             self.close()
             raise PluginError("auth.plugins", f"not ready within {START_TIMEOUT_S:g} s") from None
-        except BaseException:
+        except BaseException as error:
             self.close()
-            raise
+            if isinstance(error, HighwayError):
+                raise
+            # What ends a program in a plugin's hands must not end this one.
+            raise PluginError("auth.plugins", f"{type(error).__name__}: {error}") from error
 
     async def _load(self) -> None:
         """In the thread, as plugins may want a loop that runs when they are made."""
@@ -186,7 +190,7 @@ class PluginHost:
             for handler in self._handlers.get(event, ()):
                 try:
                     await handler()
-                except Exception as error:
+                except BaseException as error:
                     raise PluginError("auth.plugins", f"on_{event}: {type(error).__name__}: {error}") from error
 
     def _find_handlers(self, plugin: BasePlugin[Any], name: str) -> None:
