@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from highway.errors import DataDirectoryError, DiskFullError, StorageError
 from highway.storage.checkpoint.checkpoint import LogState
 from highway.storage.checkpoint.checkpointer import Checkpointer
-from highway.storage.checkpoint.shared_sync import SharedSync
 from highway.storage.disk.descriptors import Descriptors, descriptor_share
 from highway.storage.disk.filesystem import FULL_ERRNOS, OsFileSystem
 from highway.storage.disk.layout import Layout, check_format, lock_directory
@@ -30,6 +29,7 @@ from highway.storage.log.cache import BatchCache
 from highway.storage.log.commit_time import CommitTime
 from highway.storage.log.log import Log
 from highway.storage.log.retention import Deletion, Reaper
+from highway.storage.log.shared_sync import SharedSync
 from highway.storage.log.writer import LogWriter
 from highway.storage.maintenance.full_disk import SpaceGuard
 from highway.storage.maintenance.maintainer import Maintainer

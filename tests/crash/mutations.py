@@ -88,7 +88,7 @@ MUTANTS = (
     ),
     Mutant(
         "no sync of the file system at a checkpoint of many segments",
-        "highway/storage/checkpoint/shared_sync.py",
+        "highway/storage/log/shared_sync.py",
         "self._filesystem.syncfs(self._fd)",
         "pass",
         (MANY_LOGS,),

@@ -36,6 +36,7 @@ from highway.storage.checkpoint.checkpoint import (
     encode_log_state,
 )
 from highway.storage.checkpoint.meta import COPY_SUFFIX, SNAPSHOT_SUFFIX
+from highway.storage.disk.copying import Copied, checksum_of, copy_file, link_file
 from highway.storage.disk.filesystem import FileSystem, OsFileSystem
 from highway.storage.disk.layout import Layout, encode_format
 from highway.storage.disk.small_files import replace_file
@@ -45,7 +46,6 @@ from highway.storage.journal.reader import JournalScan, scan_journal
 from highway.storage.recovery.log_recovery import list_segments
 from highway.storage.segment.segment import INDEX_SUFFIX, segment_path
 
-from .copying import Copied, checksum_of, copy_file, link_file
 from .manifest import BackupFile, BackupLog, Manifest, write_manifest
 
 if TYPE_CHECKING:

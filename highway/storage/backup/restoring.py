@@ -11,11 +11,11 @@ from highway.storage.checking.directory_view import look_at
 from highway.storage.checking.findings import Finding, Verification
 from highway.storage.checking.shared_check import list_files
 from highway.storage.checking.verification import verify
+from highway.storage.disk.copying import Copied, checksum_of, copy_file
 from highway.storage.disk.filesystem import FileSystem, OsFileSystem
 from highway.storage.disk.layout import Layout
 
 from .backup import require_empty
-from .copying import Copied, checksum_of, copy_file
 from .manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:

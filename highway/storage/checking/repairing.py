@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from highway.clock import SystemClock
 from highway.errors import CorruptionError, StorageError
-from highway.storage.backup.copying import copy_file
 from highway.storage.checkpoint.checkpoint import CheckpointSlots
 from highway.storage.checkpoint.meta import COPY_SUFFIX, SNAPSHOT_SUFFIX, parse_snapshot
+from highway.storage.disk.copying import copy_file
 from highway.storage.disk.descriptors import Descriptors
 from highway.storage.disk.filesystem import FileSystem, OsFileSystem
 from highway.storage.disk.layout import Layout, lock_directory

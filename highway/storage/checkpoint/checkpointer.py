@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from highway.storage.journal.commit import Committer
     from highway.storage.journal.files import JournalFiles
     from highway.storage.log.log import Log
+    from highway.storage.log.shared_sync import SharedSync
     from highway.storage.settings import StorageSettings
-
-    from .shared_sync import SharedSync
 
 __all__ = ["Checkpointer"]
 

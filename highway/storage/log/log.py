@@ -41,13 +41,13 @@ from .writer import SETTLING_CHECKPOINTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from highway.storage.checkpoint.shared_sync import SharedSync
     from highway.storage.disk.pool import Pool
     from highway.storage.journal.commit import Committer
     from highway.storage.segment.segment import Segment
 
     from .cache import BatchCache
     from .commit_time import CommitTime
+    from .shared_sync import SharedSync
     from .writer import LogWriter, Synced, Written
 
 __all__ = ["Log"]

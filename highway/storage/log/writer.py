@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from highway.storage.checkpoint.shared_sync import SharedSync
     from highway.storage.disk.descriptors import Descriptors
     from highway.storage.disk.pool import Pool
     from highway.storage.settings import LogSettings
+
+    from .shared_sync import SharedSync
 
 __all__ = ["SETTLING_CHECKPOINTS", "LogWriter", "Mark", "Synced", "Written", "roll_age_ms"]
 

@@ -2,8 +2,8 @@
 
 `fdatasync` of each takes a flush of the disk each; `syncfs` writes all of them with one. It tells of every write that
 has failed since its descriptor was opened, once, whatever file that was in, and not which: so if it fails, every segment
-with unsynced frames is suspect, whether it took part or not, and is written anew out of the journal. Its descriptor is as old as the storage, so that a failure
-on the way to the disk long before isn't missed.
+with unsynced frames is suspect, whether it took part or not, and is written anew out of the journal. Its descriptor is
+as old as the storage, so that a failure on the way to the disk long before isn't missed.
 
 While a log takes part nothing else is done with its segments: what `syncfs` has made durable is what they held when it
 began. The loop thread owns this.
@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from highway.storage.log.writer import Synced
+from .writer import Synced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from highway.storage.disk.filesystem import FileSystem
     from highway.storage.disk.pool import Pool
-    from highway.storage.log.writer import LogWriter
+
+    from .writer import LogWriter
 
 __all__ = ["SharedSync"]
 

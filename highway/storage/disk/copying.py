@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from highway.storage.disk.filesystem import FileSystem
+    from .filesystem import FileSystem
 
 __all__ = ["Copied", "checksum_of", "copy_file", "link_file"]
 
