@@ -49,8 +49,8 @@ class Events(Room):
         begin = 0 if feed is None else feed.visible
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         response = web.StreamResponse(headers=headers)
-        await response.prepare(request)
         with contextlib.suppress(ConnectionError):  # who listened has gone: there is no other end
+            await response.prepare(request)
             await (self._overview(response) if feed is None else self._tail(response, feed, begin, topic_filter))
         return response
 

@@ -66,8 +66,8 @@ class Records(Room):
         if "until" in request.query:
             end = min(end, await self.offset(feed, request.query["until"], topic_filter))
         response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
-        await response.prepare(request)
         with contextlib.suppress(ConnectionError):  # who asked has gone
+            await response.prepare(request)
             await _write(response, self._read(feed, start, end, concrete_names([topic_filter])), topic_filter, left)
             await response.write_eof()
         return response
