@@ -191,6 +191,13 @@ _ROWS = (
     Metric("read_only", GAUGE, "0 or 1", (), "1 while the disk takes nothing and publishes are refused."),
     Metric("reload_success", GAUGE, "0 or 1", (), "0 from a failed reload to the next good one; 1 without any."),
     Metric(
+        "certificate_expiry_timestamp_seconds",
+        GAUGE,
+        "seconds",
+        ("listener",),
+        "Unix time at which the certificate that a TLS listener serves expires; nothing for one that is not valid yet.",
+    ),
+    Metric(
         "plugin_decision_seconds",
         HISTOGRAM,
         "seconds",

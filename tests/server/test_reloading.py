@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -16,8 +17,11 @@ import pytest
 import yaml
 
 from highway.cli import main
+from highway.config.certificates import certificate_end
+from highway.config.models import TlsSettings
 from tests.harness import packets
 from tests.harness.broker_process import BrokerProcess, free_port, wait_until
+from tests.harness.http import request
 from tests.harness.ledger import Ledger
 from tests.harness.publisher import Publisher
 from tests.harness.raw_client import RawClient
@@ -330,7 +334,7 @@ def over(context: ssl.SSLContext, port: int) -> RawClient:
 def test_a_certificate_is_renewed_under_the_connections(
     broker: Reloadable, authority: Authority, trusting: ssl.SSLContext, tmp_path: Path
 ) -> None:
-    first, second, expired = authority.server("first"), authority.server("second"), authority.expired()
+    first, second, expired = authority.server("first"), authority.ending(days=200), authority.expired()
     files = {"certfile": tmp_path / "server.pem", "keyfile": tmp_path / "server.key"}
 
     def install(certificate: Any) -> None:
@@ -341,6 +345,15 @@ def test_a_certificate_is_renewed_under_the_connections(
         with over(trusting, port) as client:
             found: bytes = client.socket.getpeercert(binary_form=True)  # type: ignore[attr-defined]
             return found
+
+    def expiry() -> float:
+        metrics = request(broker.data / "admin.sock", "/metrics").body.decode()
+        pattern = r'^highway_certificate_expiry_timestamp_seconds\{listener="secure"\} (.*)$'
+        (line,) = re.findall(pattern, metrics, re.MULTILINE)
+        return float(line)
+
+    def end_of(certificate: Any) -> float:
+        return certificate_end(TlsSettings(certificate.certfile, certificate.keyfile))
 
     install(first)
     port = free_port()
@@ -354,6 +367,7 @@ def test_a_certificate_is_renewed_under_the_connections(
     with broker, over(trusting, port) as before:
         before.login("before")
         old = shown()
+        assert expiry() == end_of(first) > end_of(second)
         install(second)
         with socket.create_server(("127.0.0.1", 0)) as other:
             listeners = broker.settings["listeners"]
@@ -363,6 +377,7 @@ def test_a_certificate_is_renewed_under_the_connections(
             broker.edit(listeners=listeners)
         assert broker.reload()[:2] == (0, "listeners.secure.tls: certificates have changed for new handshakes\n")
         assert shown() != old
+        assert expiry() == end_of(second)
         before.ping()
         new = shown()
         install(expired)

@@ -64,7 +64,10 @@ def _outside(broker: Broker, condition: Condition) -> Iterator[dict[str, Any]]:
         yield _item(ERROR, "reload", text, when_ms=condition.reload_failed_ms)
     for listener, end in condition.certificates().items():
         left = end - now_ms / 1000
-        if left < 0:
+        if not end:
+            text = f"The certificate of listener {listener} is not valid yet: is the clock right?"
+            yield _item(WARNING, "certificate", text)
+        elif left < 0:
             yield _item(ERROR, "certificate", f"The certificate of listener {listener} has expired")
         elif left < CERTIFICATE_WARNING_S:
             days = left / _DAY_S

@@ -57,6 +57,7 @@ class _Reading(Collector):
         self._feeds = dict(broker.feeds)
         self._connects = dict(broker.counters.connects)
         self._bridges = list(condition.bridges())
+        self._certificates = {listener: end for listener, end in condition.certificates().items() if end}
         self._live = self._catchup = 0
         self._lag: dict[str, int] = {}
         for name, feed in broker.feeds.items():
@@ -156,6 +157,7 @@ class _Reading(Collector):
         bridges = self._bridges
         return {
             "reload_success": [(_ALONE, int(condition.reload_error is None))],
+            "certificate_expiry_timestamp_seconds": _by_label(self._certificates),
             "plugin_decision_seconds": [(_ALONE, condition.plugin_seconds)],
             "bridge_lag_records": _by_label({bridge.name: bridge.records for bridge in bridges}),
             "bridge_lag_seconds": _by_label({bridge.name: bridge.seconds for bridge in bridges}),

@@ -50,6 +50,10 @@ def test_a_certificate_that_ends(rig: Rig, days: float, expected: list[tuple[str
     assert kinds(rig.broker, Condition(lambda: {"secure": end})) == expected
 
 
+def test_a_certificate_that_is_not_valid_yet(rig: Rig) -> None:
+    assert kinds(rig.broker, Condition(lambda: {"secure": 0.0})) == [("warning", "certificate")]
+
+
 def test_a_failed_reload_until_the_next_good_one(rig: Rig) -> None:
     condition = Condition()
     condition.reload_failed("c.yaml:1:1: no", rig.broker.clock.now_ms())
