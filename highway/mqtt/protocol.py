@@ -30,7 +30,7 @@ _JUDGE_ALWAYS_BYTES = 1_024
 
 # Looked up for each packet, where the attribute of an enum is slow.
 _PUBLISH = int(PacketType.PUBLISH)
-_PUBACK = int(PacketType.PUBACK)
+_PLAIN_PUBACK = PacketType.PUBACK << 4  # as every version writes it; 3.1 lets its flags be anything
 _PINGREQ = int(PacketType.PINGREQ)
 _PING = PingreqPacket()
 # Packets that change what may come next; all others leave the state as it is.
@@ -234,7 +234,7 @@ class ServerProtocol:
                 return
             if packet_type == _PUBLISH and self._publishes is not None:
                 position = self._publishes.read_run(data, position, body, end, events)  # type: ignore[arg-type]
-            elif packet_type == _PUBACK and remaining == 2:
+            elif first == _PLAIN_PUBACK and remaining == 2:
                 position = self._read_pubacks(data, position, events)
             else:
                 self._read_packet(data[position:end], body - position, events)

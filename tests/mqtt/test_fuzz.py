@@ -41,6 +41,14 @@ def check(data: bytes) -> None:
         assert found is not None or error is None
 
 
+def test_acknowledgements_of_3_1_with_flags_in_a_run():
+    connect = bytes.fromhex("100f00064d514973647003000000000178")
+    check(connect + bytes.fromhex("41020001 300500 03612f62 e000"))
+    events, error = outcome(connect + bytes.fromhex("40020001 41020002 4f020003 40020004"))
+    assert [event[1] for event in events[1:]] == [1, 2, 3, 4]
+    assert error is None
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_at_all(data):
     check(data)
