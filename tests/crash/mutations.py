@@ -173,6 +173,7 @@ MUTANTS = (
         "highway/storage/journal/reader.py",
         "                _cut(scan, found[index:])\n                return",
         "                pass",
+        ("tests/storage/test_journal.py",),
     ),
     Mutant(
         "a segment that was written anew takes its name before it is synced",
