@@ -40,7 +40,7 @@ from .sys_topics import Counters, sys_messages
 from .token_bucket import TokenBuckets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from highway.broker.connections.client import Client
     from highway.broker.connections.link import Scheduler
@@ -408,13 +408,21 @@ class Broker:
                 logger.warning("the subscriptions of an earlier format stay where they are for now: %s", error)
                 return
 
-    def store_inflight(self, session: Session, stored: Callable[[], None]) -> None:
-        """Store the session's messages in flight and its positions, then call `stored`; see `store_first`."""
-        puts = [*session_store.inflight_puts(session), *session_store.position_puts(session)]
-        self.store_first(session, puts, stored)
+    def store_inflight(self, session: Session) -> None:
+        """Store the session's messages in flight and its positions; see `when_stored`."""
+        self.store([*session_store.inflight_puts(session), *session_store.position_puts(session)], Durability.SAFE)
 
-    def store_first(self, session: Session, puts: Puts, stored: Callable[[], None] = lambda: None) -> None:
-        """Make durable what must be so before the session sends anything that rests on it, then call `stored`.
+    def store_given(self, sessions: Sequence[Session], cursor: GroupCursor) -> None:
+        """Store what a group gave to some of its sessions; see `when_stored`."""
+        self.store(session_store.given_puts(sessions, cursor), Durability.SAFE)
+
+    def store_first(self, session: Session, puts: Puts) -> None:
+        """Store what must be durable before the session sends anything that rests on it; see `when_stored`."""
+        self.store(puts, Durability.SAFE)
+        self.when_stored(session, lambda: None)
+
+    def when_stored(self, session: Session, stored: Callable[[], None]) -> None:
+        """Call `stored` when all that was stored until now is durable: the session sends something that rests on it.
 
         On a full disk that may take long; when the disk has failed, it never comes. So who waits for it keeps its place,
         and nothing that follows goes out before.
@@ -430,7 +438,6 @@ class Broker:
             elif isinstance(error, DiskFullError):
                 self.scheduler.call_later(STORE_RETRY_S, self.storage.after, Durability.SAFE, synced)
 
-        self.store(puts, Durability.SAFE)
         self.storage.after(Durability.SAFE, synced)
 
     def _store_positions(self) -> None:

@@ -59,3 +59,62 @@ def test_a_message_is_sent_at_qos_2_once_its_id_is_durable(rig: Rig, monkeypatch
     subscriber.send(packets.ack(0x50, message.packet_id))
     assert at_sync == [b""], "PUBREL before it is durable that PUBREC came"
     assert subscriber.take() == [(0x62, message.packet_id.to_bytes(2, "big"))]
+
+
+def test_a_group_sends_at_qos_2_once_the_id_is_durable(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = rig.connect("s", clean=False).send(packets.subscribe(1, ("$share/g/t", 2)))
+    member.take()
+    publisher = rig.connect("p")
+    at_sync = watch_syncs(monkeypatch, member)
+    publisher.send(packets.publish("t", b"1", qos=2, packet_id=1))
+    assert at_sync
+    assert not any(at_sync)
+    assert [message.qos for message in member.messages()] == [2]
+
+
+def publish_twice(rig: Rig) -> None:
+    rig.connect("p").send(b"".join(packets.publish("t", b"%d" % n, qos=2, packet_id=n) for n in (1, 2)))
+
+
+def test_what_a_group_gave_at_qos_2_is_after_a_crash_the_same_message(rig: Rig) -> None:
+    """The same packet id and DUP, to the same session; and nobody else in the group is given it as a new message."""
+    first = rig.connect("a", clean=False).send(packets.subscribe(1, ("$share/g/t", 2)))
+    second = rig.connect("b", clean=False).send(packets.subscribe(1, ("$share/g/t", 2)))
+    publish_twice(rig)
+    sent = [peer.messages() for peer in (first, second)]
+    assert [len(messages) for messages in sent] == [1, 1]
+    rig.kill()
+    again = [rig.connect(client_id, clean=False).messages() for client_id in ("a", "b")]
+    assert [[(m.packet_id, m.payload, m.dup) for m in messages] for messages in again] == [
+        [(m.packet_id, m.payload, True) for m in messages] for messages in sent
+    ]
+
+
+def test_what_a_group_completed_at_qos_2_is_not_given_again_for_what_another_member_held(rig: Rig) -> None:
+    """A member whose session dies with the broker held an earlier message: that alone is given again after a crash."""
+    holds = rig.connect("holds").send(packets.subscribe(1, ("$share/g/t", 1)))
+    exact = rig.connect("exact", clean=False).send(packets.subscribe(1, ("$share/g/t", 2)))
+    publish_twice(rig)
+    assert [m.payload for m in holds.messages()] == [b"1"]
+    (message,) = exact.messages()
+    assert (message.payload, message.qos) == (b"2", 2)
+    exact.send(packets.ack(0x50, message.packet_id)).send(packets.ack(0x70, message.packet_id))
+    rig.advance(2)  # positions that moved are stored by and by
+    rig.kill()
+    exact = rig.connect("exact", clean=False)
+    assert [m.payload for m in exact.messages()] == [b"1"]
+    rig.advance(2)
+    rig.kill()  # and so it is after a second one
+    assert [m.payload for m in rig.connect("exact", clean=False).messages()] == [b"1"]
+
+
+def test_what_an_ended_session_held_of_a_group_is_given_to_others_after_a_crash_too(rig: Rig) -> None:
+    away = rig.connect("away", clean=False).send(packets.subscribe(1, ("$share/g/t", 1)))
+    stays = rig.connect("stays", clean=False).send(packets.subscribe(1, ("$share/g/t", 2)))
+    publish_twice(rig)
+    assert [m.payload for m in away.messages()] == [b"1"]
+    stays.drop()
+    away.drop()
+    rig.connect("away")  # a clean session ends the one before
+    rig.kill()
+    assert {m.payload for m in rig.connect("stays", clean=False).messages()} == {b"1", b"2"}

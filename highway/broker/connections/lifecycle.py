@@ -379,8 +379,10 @@ class Lifecycle:
         broker.wills.session_ended(session.client_id)
         puts = session_store.drop_puts(session) if session.persistent else []
         return_unacknowledged(session)
-        for name in list(session.groups):
+        for name, (group, _) in list(session.groups.items()):
             puts += broker.leave_group(session, name)
+            if session.persistent and group.members:
+                puts += session_store.group_puts(group)  # what came back was stored as in flight, and is not any more
         session.let_go()
         return puts
 

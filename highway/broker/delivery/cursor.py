@@ -271,7 +271,8 @@ class Cursor:
                 session.send(chunk.data, chunk.count)  # on another one they are among what is sent again
             session.broker.pump_later(session)
 
-        session.broker.store_inflight(session, written)
+        session.broker.store_inflight(session)
+        session.broker.when_stored(session, written)
 
     def _load(self, offset: int) -> None:
         """Ask the disk for what comes at `offset`, and go on from there when it has answered."""

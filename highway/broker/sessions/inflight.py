@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from highway.mqtt import encode_publish
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 
     from highway.broker.delivery.cursor import Cursor
     from highway.broker.subscriptions.shared import GroupCursor
@@ -221,10 +221,10 @@ class Inflight:
         entry = self._entries.get(packet_id)
         return None if entry is None else self._unpack(packet_id, entry)
 
-    def lowest(self, cursor: Cursor | GroupCursor, but: Collection[int] = ()) -> int | None:
+    def lowest(self, cursor: Cursor | GroupCursor, but: AbstractSet[int] = frozenset()) -> int | None:
         """The lowest offset that is in flight for a cursor, packet ids in `but` aside; None for none."""
         slot = self._slots.get(cursor)
-        if slot is None or not self._entries:
+        if slot is None or not self._entries or (but and self._entries.keys() <= but):
             return None
         if not but and len(self._slots) == 1 and not self._messages:
             return min(self._entries.values()) >> _OFFSET_SHIFT

@@ -224,23 +224,24 @@ class Session:
                 return False
         packet = outgoing.encode(self.version, qos, packet_id)
         if qos == 2 and self.persistent:
-            self._send_journaled(packet)
+            self.broker.store_inflight(self)
+            self.send_when_stored(packet, 1)
         else:
             self.send(packet, 1)
         return True
 
-    def _send_journaled(self, packet: bytes) -> None:
-        """Send a QoS 2 message once the journal knows its packet id, and nothing else before; see `Cursor`."""
+    def send_when_stored(self, data: bytes, count: int) -> None:
+        """`send` QoS 2 messages once the journal has their packet ids, and nothing else before; see `Cursor`."""
         link = self.link
         self.corked += 1
 
         def written() -> None:
             if self.link is link:  # or else the connection went, and the cork with it
                 self.corked -= 1
-                self.send(packet, 1)
+                self.send(data, count)
             self.broker.pump_later(self)
 
-        self.broker.store_inflight(self, written)
+        self.broker.when_stored(self, written)
 
     def note_missed(self, log: str, gap: Gap) -> None:
         """Remember a range that the session was entitled to and will never get."""

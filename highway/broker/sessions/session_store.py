@@ -7,7 +7,8 @@
     o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source; with state bit 7
                                              one that no log holds: taken at ms u64, topic length u16, properties length
                                              u32, topic, properties, payload (state bit 6: RETAIN)
-    g/<share name and filter> NUL <log>      position of a group of a shared subscription, as p/
+    g/<share name and filter> NUL <log>      position of a group of a shared subscription, as p/, and u64 each the offsets
+                                             below it that are given again all the same
     q/<client id> NUL <packet id, 2 B>       a QoS 2 message that came in and was not released
     w/<client id>                            the will of a connection: see `wills`
     d/<log> NUL <offset u64>                 a message with RETAIN on a delayed log, until subscribers may see it: topic length
@@ -56,6 +57,7 @@ __all__ = [
     "delayed_drop",
     "delayed_put",
     "drop_puts",
+    "given_puts",
     "group_drop_puts",
     "group_puts",
     "inflight_puts",
@@ -188,15 +190,24 @@ def _group_key(group: Group, feed: Feed) -> bytes:
     return b"g/%b\0%b" % (group.source, feed.log.name.encode())
 
 
-def group_puts(group: Group) -> Puts:
-    """The positions of a group that changed since they were stored, and notes that they are stored now."""
+def group_puts(group: Group, cursors: Iterable[GroupCursor] | None = None) -> Puts:
+    """The positions (of some cursors) of a group that changed since they were stored; notes that they are stored now."""
     puts: Puts = []
-    for feed, cursor in group.cursors.items():
-        position = min(cursor.positions())
-        if position != cursor.stored:
-            cursor.stored = position
-            puts.append((_group_key(group, feed), _POSITION.pack(position)))
+    for cursor in group.cursors.values() if cursors is None else cursors:
+        offsets = cursor.to_store()
+        if offsets != cursor.stored:
+            cursor.stored = offsets
+            puts.append((_group_key(group, cursor.feed), b"".join(map(_POSITION.pack, offsets))))
     return puts
+
+
+def given_puts(sessions: Iterable[Session], cursor: GroupCursor) -> Puts:
+    """What a group gave to some of its sessions: their messages in flight, and where the group stands behind them."""
+    puts: Puts = []
+    for session in sessions:
+        puts += inflight_puts(session)
+        puts += position_puts(session)
+    return puts + group_puts(cursor.reader, [cursor])
 
 
 def group_drop_puts(group: Group) -> Puts:
@@ -416,8 +427,8 @@ def _load_groups(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> None:
         source, log = key[2:].rsplit(b"\0", 1)
         group, feed = broker.groups.get(source), feeds.get(log.decode())
         if group is not None and feed is not None:
-            (position,) = _POSITION.unpack(value)
-            group.place(feed, position).stored = position
+            offsets = [offset for (offset,) in _POSITION.iter_unpack(value)]
+            group.place(feed, offsets[0], offsets[1:]).stored = offsets
     for group in broker.groups.values():
         group.place_missing()
 

@@ -8,6 +8,9 @@ lives, it is completed with that member: 5.0 [MQTT-4.8.2-4].
     $share/<name>/<filter>                   the group starts now
     $share/<name>/$replay/<from>/<filter>    the group starts there; who joins later does not rewind it
 
+What goes to a persistent session at QoS 2 is journaled before it is sent, with its packet id and the group's position
+behind it: after a crash it is sent again under the same id, or not at all, and to nobody else.
+
 Groups read from the log in every state, so that a slow group costs no memory either. What of the log is gone is told
 to the first member that can be told and takes a message behind it.
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from highway.broker.authorisation import Right, right_to_read
@@ -56,7 +60,7 @@ class Member:
     last.
     """
 
-    __slots__ = ("addressed", "names", "notice", "options", "pieces", "plans", "session", "subscription")
+    __slots__ = ("addressed", "journaled", "names", "notice", "options", "pieces", "plans", "session", "subscription")
 
     def __init__(self, session: Session, subscription: Subscription, names: dict[bytes, Subscription]) -> None:
         self.session = session
@@ -67,6 +71,7 @@ class Member:
         self.notice = b""
         self.plans: Remembered[encoding.Plan] = Remembered(MAX_PLANS)
         self.pieces: list[bytes] = []  # of the turn at hand
+        self.journaled = False  # among the pieces is one that the journal must know before it is sent
 
     def plan(self, topic_name: bytes) -> encoding.Plan:
         """How a message of a topic goes to this member."""
@@ -119,9 +124,9 @@ class Group:
         found = self.cursors.get(feed)
         return found if found is not None else self.place(feed, feed.visible)
 
-    def place(self, feed: Feed, next_offset: int) -> GroupCursor:
-        """Stand in a log at `next_offset`."""
-        cursor = self.cursors[feed] = GroupCursor(self, feed, next_offset)
+    def place(self, feed: Feed, next_offset: int, returned: Sequence[int] = ()) -> GroupCursor:
+        """Stand in a log at `next_offset`; what is `returned` is given before that."""
+        cursor = self.cursors[feed] = GroupCursor(self, feed, next_offset, returned)
         feed.cursors.add(cursor)
         return cursor
 
@@ -288,30 +293,42 @@ class Group:
             if qos:
                 inflight.take(ids, cursor, [offset], qos)
                 self.dirty = True
+                member.journaled |= qos == 2 and member.session.persistent
             member.pieces.append(packet)
         return True
 
-    def flush(self) -> None:
-        """Write what this turn gave to each member."""
+    def flush(self, cursor: GroupCursor) -> None:
+        """Write what this turn gave to each member; of what must be journaled before, one frame says all or nothing."""
+        journaled = [member.session for member in self._online if member.journaled]
+        if journaled:
+            cursor.exact_until = cursor.next_offset
+            self.broker.store_given(journaled, cursor)
         for member in self._online:
             if member.pieces:
-                member.session.send(b"".join(member.pieces), len(member.pieces))
+                data, count = b"".join(member.pieces), len(member.pieces)
+                if member.journaled:
+                    member.session.send_when_stored(data, count)
+                else:
+                    member.session.send(data, count)
                 member.pieces.clear()
+                member.journaled = False
 
 
 class GroupCursor:
     """Where a group stands in one log. Like `Cursor`, it is `live` at the visible end and reads the log elsewhere."""
 
-    __slots__ = ("_loaded", "_next_offset", "_returned", "feed", "live", "loading", "reader", "stored")
+    __slots__ = ("_loaded", "_next_offset", "_returned", "exact_until", "feed", "live", "loading", "reader", "stored")
 
-    def __init__(self, group: Group, feed: Feed, next_offset: int) -> None:
+    def __init__(self, group: Group, feed: Feed, next_offset: int, returned: Sequence[int] = ()) -> None:
         self.reader = group
         self.feed = feed
         self.live = False
         self.loading = False
-        self.stored = -1
+        self.stored: list[int] = []  # of `to_store`, the last time
+        # Below it are messages that were journaled as given, which the stored position must not fall behind again.
+        self.exact_until = next_offset
         self._next_offset = next_offset
-        self._returned: list[int] = []  # offsets that a member left unacknowledged, in order
+        self._returned = list(returned)  # offsets that a member left unacknowledged, in order
         self._loaded: RecordBatch | None = None
 
     @property
@@ -349,15 +366,27 @@ class GroupCursor:
         self.reader.dirty = True
         self.reader.wake()
 
-    def positions(self) -> Iterator[int]:
-        """Offsets that the stored position must not pass: what is next, what came back, and what members hold."""
-        yield self.next_offset
-        yield from self._returned[:1]
+    def to_store(self) -> list[int]:
+        """The offset at which the group goes on after a crash, and those below it that it gives again before that.
+
+        Where nothing was journaled as given, that is the lowest which is neither acknowledged nor stored as in flight.
+        """
+        lowest = min(self._unsettled(lowest_only=True), default=self.next_offset)
+        lowest = min(lowest, self.next_offset)
+        if lowest >= self.exact_until:
+            return [lowest]
+        position = min(self.next_offset, self.exact_until)
+        return [position, *sorted({offset for offset in self._unsettled() if offset < position})]
+
+    def _unsettled(self, *, lowest_only: bool = False) -> Iterator[int]:
+        """Offsets that came back, and that members hold without the journal's knowing it; or the lowest of each."""
+        yield from self._returned[:1] if lowest_only else self._returned
         for session in self.reader.members:
             lowest = session.inflight.lowest(self, session.stored_ids)
-            if lowest is not None:
+            if lowest is not None and lowest_only:
                 yield lowest
-            for packet_id, (cursor, where, _) in session.resend:
+            sent = () if lowest is None or lowest_only else session.inflight
+            for packet_id, (cursor, where, _) in chain(sent, session.resend):
                 if cursor is self and isinstance(where, int) and packet_id not in session.stored_ids:
                     yield where
 
@@ -386,7 +415,7 @@ class GroupCursor:
             given += count
             if not goes_on:
                 break
-        self.reader.flush()
+        self.reader.flush(self)
         return given
 
     def _skip_deleted(self) -> None:
