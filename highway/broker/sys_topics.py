@@ -67,6 +67,7 @@ class Counters:
         "dropped_too_large",  # for one reader, by its maximum packet size or the length of an addressed topic
         "dropped_unmatched",  # published to a topic that no entry takes
         "gap_messages",  # offsets that a subscriber was entitled to and that are gone
+        "gap_notices_dropped",  # gaps that an MQTT 5 client could not be told of
         "limited",  # how often each limit bit, by its key in the configuration
         "live_switches",  # subscriptions that came from CATCHUP to LIVE
         "loads",
@@ -101,6 +102,7 @@ class Counters:
         self.dropped_too_large = 0
         self.dropped_unmatched = 0
         self.gap_messages = 0
+        self.gap_notices_dropped = 0
         self.limited: dict[str, int] = dict.fromkeys(LIMITS, 0)
         self.live_switches = 0
         self.malformed_packets = 0
@@ -197,6 +199,7 @@ SYS_TOPICS: dict[bytes, Callable[[Counters], int]] = {
     b"highway/replay/catchup_fallbacks": lambda counters: counters.catchup_fallbacks,
     b"highway/replay/offset_not_found": lambda counters: counters.offset_not_found,
     b"highway/replay/gap_messages": lambda counters: counters.gap_messages,
+    b"highway/replay/gap_notices_dropped": lambda counters: counters.gap_notices_dropped,
 }
 
 LOAD_MINUTES = (1, 5, 15)

@@ -165,6 +165,14 @@ _ROWS = (
         ("log", "reason"),
         "Offsets of the log that hold nothing, and why; unclean-stop means never used, so nothing was lost there.",
     ),
+    Metric(
+        "gap_notices_dropped_total",
+        COUNTER,
+        "gaps",
+        (),
+        "Gaps that no delivery had room to tell an MQTT 5 client of, for its Maximum Packet Size; not those that only"
+        " waited.",
+    ),
     Metric("recovery_seconds", GAUGE, "seconds", (), "How long the last start took to open the data directory."),
     Metric(
         "recovered_records",

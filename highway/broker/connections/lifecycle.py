@@ -267,6 +267,9 @@ class Lifecycle:
         settings = self._broker.settings
         asked = packet.properties
         session.version = packet.protocol_version
+        if session.version != V5:
+            for reader in session.readers.values():
+                reader.notice = None  # no delivery would carry it
         session.max_inflight = min(asked.receive_maximum or 65_535, settings.max_inflight)
         session.max_packet_bytes = asked.maximum_packet_size or 0
         session.topic_alias_maximum = min(asked.topic_alias_maximum or 0, MAX_TOPIC_ALIASES)

@@ -284,24 +284,35 @@ def encode_packet(
     # 3.1.1 [MQTT-3.3.1-9]; 5.0 [MQTT-3.3.1-12], [MQTT-3.3.1-13]
     retain = plan.retain_as_published and bool(flags & FLAG_RETAIN)
     middle = id_bytes
+    limit = session.max_packet_bytes
     if session.version == V5:
         raw = plan.identifiers + properties
         if reader.options.with_offset:
             raw += user_property("offset", str(offset)) + user_property("timestamp", str(stored_ms))
-        if reader.notice:
-            raw += reader.notice
-            reader.notice = b""
         alias = session.topic_aliases.get(topic_name)
         if alias is not None:
             # Only one that the client was told: what is encoded here may leave later than something live.
             raw = _TOPIC_ALIAS + alias.to_bytes(2, "big") + raw
             topic_name = b""
+        if reader.notice:
+            rest, length = len(topic_name) + len(id_bytes) + len(payload), len(raw)
+            if not limit or _packet_bytes(rest, length) <= limit:
+                raw += reader.notice.take(
+                    session, lambda told: not limit or _packet_bytes(rest, length + told) <= limit
+                )
+                reader.notice = reader.notice or None
         middle += property_block(raw)
     head = PublishHeads(PUBLISH | qos << 1 | retain, topic_name, len(middle))[len(payload)]
-    if session.max_packet_bytes and len(head) + len(middle) + len(payload) > session.max_packet_bytes:
+    if limit and len(head) + len(middle) + len(payload) > limit:
         session.broker.counters.dropped_too_large += 1
         return b""
     return b"".join((head, middle, payload))
+
+
+def _packet_bytes(rest: int, properties: int) -> int:
+    """The size of an MQTT 5 PUBLISH: `rest` is the length of topic, packet id and payload together."""
+    remaining = 2 + rest + len(encode_varint(properties)) + properties
+    return 1 + len(encode_varint(remaining)) + remaining
 
 
 NOTHING = Plan(b"", ())

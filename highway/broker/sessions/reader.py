@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from highway.broker.delivery.feed import Feed
+    from highway.broker.delivery.gap_notices import GapNotices
     from highway.broker.delivery.shared_slices import Kind
     from highway.broker.replay.options import ReplayOptions
     from highway.broker.subscriptions.shared import Group
@@ -103,7 +104,7 @@ class Reader:
         self.options = NO_OPTIONS
         self.until: dict[str, int] = {}  # offset by log where the reader ends
         self.pace: Pace | None = None
-        self.notice = b""  # user properties that the next delivery carries: gaps
+        self.notice: GapNotices | None = None  # what the next delivery of MQTT 5 tells
         self._kind: Kind | bool | None = False  # False: not worked out
         self.pulls = addressed  # never handed live runs: each of its messages is looked at
 

@@ -20,13 +20,12 @@ Owner: the event loop.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from highway.broker.authorisation import Right, right_to_read
 from highway.broker.delivery import encoding, message_expiry
-from highway.broker.delivery.gap_notices import gap_properties, send_gap_packet
+from highway.broker.delivery.gap_notices import GapNotices
 from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, split_publisher
 from highway.broker.remembered import Remembered
 from highway.broker.replay.options import NO_OPTIONS
@@ -68,7 +67,7 @@ class Member:
         self.subscription = subscription
         self.addressed = False
         self.options = NO_OPTIONS
-        self.notice = b""
+        self.notice: GapNotices | None = None  # the group's, where it is to be told
         self.plans: Remembered[encoding.Plan] = Remembered(MAX_PLANS)
         self.pieces: list[bytes] = []  # of the turn at hand
         self.journaled = False  # among the pieces is one that the journal must know before it is sent
@@ -100,7 +99,7 @@ class Group:
     session = None
     addressed = False
     pulls = True
-    notice = b""
+    notice = None
 
     def __init__(self, broker: Broker, source: bytes, topic_filter: bytes) -> None:
         self.broker = broker
@@ -114,7 +113,7 @@ class Group:
         self._turn = 0  # index of the member that comes next: the first that joined, then one after the other
         self._online: list[Member] = []
         self._matching: Remembered[bool] = Remembered(MAX_PLANS)
-        self._gaps: deque[tuple[str, Gap]] = deque(maxlen=MAX_GAPS)
+        self._gaps = GapNotices()
 
     def __repr__(self) -> str:
         return f"<Group {self.source!r} {len(self._online)} of {len(self.members)} online>"
@@ -254,18 +253,16 @@ class Group:
 
     def note_gap(self, log: str, gap: Gap) -> None:
         """Tell a member of messages that are gone, when one takes what comes behind them."""
-        self._gaps.append((log, gap))
+        self._gaps.add(log, gap)
+        if len(self._gaps) > MAX_GAPS:
+            self._gaps.forget_first()
 
     def _tell_gaps(self, member: Member) -> None:
         session = member.session
         if session.version == V5:
-            member.notice = b"".join(gap_properties(gap) for _, gap in self._gaps)
+            member.notice = self._gaps
         elif b"/$replay/" in member.subscription.name:
-            for log, gap in self._gaps:
-                send_gap_packet(session, log, gap)
-        else:
-            return
-        self._gaps.clear()
+            self._gaps.send_packets(session)
 
     def give(self, cursor: GroupCursor, record: Record) -> bool:
         """Give a record to the member whose turn it is; False where none can take it now."""

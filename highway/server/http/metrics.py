@@ -107,6 +107,7 @@ class _Reading(Collector):
             "limited_total": _by_label(counters.limited),
             "publish_sent_total": [(_ALONE, counters.publish_sent)],
             "publish_dropped_total": _by_label(dropped),
+            "gap_notices_dropped_total": [(_ALONE, counters.gap_notices_dropped)],
             "subscribers": _by_label(states),
             "offset_not_found_total": [(_ALONE, counters.offset_not_found)],
         }
