@@ -66,6 +66,7 @@ class Identity:
 
     user: str | None = None
     owner: str | None = None
+    by_password: bool = field(default=False, compare=False)  # it is who it is as long as a password file knows the user
     companion: Companion | None = field(default=None, compare=False)
 
 
@@ -90,6 +91,9 @@ class Authenticator(Protocol):
     def authenticate(self, login: Login, done: Callable[[Answer], None]) -> Answer | None:
         """The answer, or None where it takes time: then `done` is called with it, in a later turn of the loop."""
 
+    def still_knows(self, identity: Identity) -> bool:
+        """Whether somebody who was let in would be by that name, now that others may be known."""
+
 
 class TrustEverybody:
     """Lets in who comes, under the name that it gives itself; or nobody."""
@@ -101,6 +105,9 @@ class TrustEverybody:
         if self.lets_anybody_in:
             return Identity(login.username)
         return Refusal(ReasonCode.NOT_AUTHORIZED, "anonymous clients are not let in")
+
+    def still_knows(self, identity: Identity) -> bool:  # noqa: ARG002  the Protocol's
+        return True
 
 
 def owns(owner: str | None, identity: Identity, *, anonymous: bool) -> bool:

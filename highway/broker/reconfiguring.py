@@ -1,4 +1,4 @@
-"""Other settings for a broker that runs: nobody is disconnected, and nothing that was accepted is lost.
+"""Other settings for a broker that runs: nobody is disconnected whom they know, and nothing that was accepted is lost.
 
 What the settings say of a limit is looked up where it is used, so that most of them count at once, or for the next
 connection. Worked out beforehand, and so anew here, are
@@ -16,10 +16,13 @@ Owner: the event loop.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from highway.broker.sessions import session_store
+from highway.log_lines import about
+from highway.mqtt import ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +35,9 @@ if TYPE_CHECKING:
 
     from .settings import BrokerSettings
 
-__all__ = ["reconfigure", "renew_rights"]
+__all__ = ["end_unknown", "reconfigure", "renew_rights"]
+
+logger = logging.getLogger("highway.broker")
 
 
 def reconfigure(broker: Broker, settings: BrokerSettings) -> None:
@@ -59,6 +64,15 @@ def renew_rights(broker: Broker) -> None:
             if client.will is not None and rights is not None:
                 broker.wills.look_at_rights(client, client.will, rights)
     broker.router.forget_all()
+
+
+def end_unknown(broker: Broker) -> None:
+    """Close the connections of those who would not be let in any more by their name; their sessions stay, for their time."""
+    for client in list(broker.clients.values()):
+        if not broker.authenticator.still_knows(client.identity):
+            why = "closed: user %r is not known any more"
+            logger.info(why, client.identity.user, extra=about(client=client.client_id, peer=client.link.peer))
+            client.end(ReasonCode.NOT_AUTHORIZED)
 
 
 def _forget(session: Session, client: Client) -> None:

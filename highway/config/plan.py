@@ -276,8 +276,11 @@ def _content_changes(old: Settings, new: Settings) -> Iterator[Change]:
     if was is not None and will is not None and was.hashes != will.hashes:
         added, removed = will.hashes.keys() - was.hashes.keys(), was.hashes.keys() - will.hashes.keys()
         other = sum(will.hashes[user] != was.hashes[user] for user in will.hashes.keys() & was.hashes.keys())
-        text = f"{len(added)} users added, {len(removed)} removed, {other} with another password"
-        yield Change("auth.password_file", f"{text} {NEW_CONNECTIONS}")
+        ending = ", whose connections end unless plugins know them" if removed else ""
+        text = (
+            f"{len(added)} users added, {len(removed)} removed{ending}, {other} with another password {NEW_CONNECTIONS}"
+        )
+        yield Change("auth.password_file", text)
 
 
 def _topic_changes(

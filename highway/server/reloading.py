@@ -17,7 +17,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from highway.broker.reconfiguring import reconfigure, renew_rights
+from highway.broker.reconfiguring import end_unknown, reconfigure, renew_rights
 from highway.config.plan import Plan, compaction_changes, in_force, make_plan, opened_doors, retention_changes
 from highway.errors import ConfigError, HighwayError, ReloadRefusedError
 from highway.storage.settings import find_settings
@@ -140,6 +140,8 @@ class Reloader:
         reconfigure(self._broker, settings.broker)
         if access.plugins is not None or access_before.plugins is not None:
             renew_rights(self._broker)  # what plugins decided is asked for again
+        if access is not access_before:
+            end_unknown(self._broker)
         close_others()
         self._lines.apply(settings.logging)
         self.settings = settings

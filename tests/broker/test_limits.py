@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from highway.broker import reconfiguring
+from highway.broker.authentication import TrustEverybody
 from highway.broker.settings import BrokerSettings
 from highway.broker.token_bucket import Rate, TokenBuckets
 from highway.storage import Durability
@@ -174,6 +175,17 @@ def test_one_that_gave_up_meanwhile_takes_nothing_over(tmp_path: Path) -> None:
     assert not first.link.closed
     assert rig.broker.clients["twin"] is first.client
     assert second.take() == []
+
+
+def test_one_that_is_not_known_any_more_when_its_turn_comes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, reconnect_rate=Rate(1, 60))
+    first, second = rig.connect("twin"), rig.connect("twin")
+    first.take()
+    monkeypatch.setattr(TrustEverybody, "still_knows", lambda _, identity: identity.user is not None)
+    rig.advance(70.0)
+    assert (second.take(), second.link.closed, first.link.closed) == ([(0x20, b"\0\5")], True, False)
 
 
 def test_clients_without_an_id_are_not_held_off(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from highway.config.passwords import change_password_file, hash_password
 from tests.harness import packets
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.raw_client import CONNACK, RawClient
+from tests.harness.raw_client5 import RawClient5
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,6 +104,28 @@ def test_other_passwords_and_rules_count_at_once_and_nobody_is_disconnected(tmp_
         assert broker.answer(**ALICE) == 4
         assert broker.answer(username="alice", password=b"another") == 0
         assert client.subscribe(("alice/a", 1)) == [0x80]
+
+
+def test_a_user_that_was_removed_is_disconnected_and_nobody_else(tmp_path: Path) -> None:
+    with Guarded(tmp_path) as broker:
+        change_password_file(broker.passwords, "bob", hash_password(b"builder"))
+        broker.edit(acl=[{"allow": ["publish", "subscribe"], "topic": "#"}])
+        assert broker.reload()[0] == 0
+        old = broker.client("old", username="bob", password=b"builder")
+        new = RawClient5.connected(
+            broker.port, "new", username="bob", password=b"builder", will=("gone", b"bob", 0, False)
+        )
+        with old, new, broker.client("in", **ALICE) as client:
+            client.subscribe(("#", 1))
+            change_password_file(broker.passwords, "bob", None)
+            change_password_file(broker.passwords, "alice", hash_password(b"another"))
+            assert broker.reload()[0] == 0
+            old.expect_closed()
+            new.expect_disconnect(0x87)
+            assert client.message().topic == "gone"
+            client.publish("t", b"still", qos=1)
+            assert client.message().payload == b"still"
+        assert broker.answer(username="bob", password=b"builder") == 4
 
 
 def test_plugins_that_come_with_a_reload_have_a_say_about_who_is_in(tmp_path: Path) -> None:

@@ -124,6 +124,9 @@ class Lifecycle:
         are other rules.
         """
         broker = self._broker
+        if not broker.authenticator.still_knows(answer):  # it was held off, and there was a reload meanwhile
+            self._refuse(client, packet, ReasonCode.NOT_AUTHORIZED, f"user {answer.user!r} is not known any more")
+            return
         session = broker.sessions.get(client.client_id)
         anonymous = broker.authenticator.lets_anybody_in
         if session is not None and not self._is_over(session) and not owns(session.owner, answer, anonymous=anonymous):

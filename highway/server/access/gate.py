@@ -100,8 +100,8 @@ class Gate:
     def change(self, access: Access, clients: Iterable[Client]) -> Access:
         """Go by `access` from now on; returns the one before, which the caller closes, off the loop.
 
-        Those who are in stay in, and plugins get to know them; what they may do has to be worked out again. Those who wait
-        for an answer are not heard any more: they time out, and come back.
+        Those who are in stay in, and plugins get to know them; what they may do has to be worked out again, and who of
+        them is not known any more is for the caller to find by `still_knows`. Those who wait for an answer are not heard any more: they time out, and come back.
         """
         before, self._access = self._access, access
         if access.plugins is not None:
@@ -134,6 +134,13 @@ class Gate:
         why = "it gives no user name" if user is None else "it shows no certificate with a name"
         return Refusal(ReasonCode.NOT_AUTHORIZED, why)
 
+    def still_knows(self, identity: Identity) -> bool:
+        """See `Authenticator`. Who came by a user of the password file stays where plugins may know that user instead."""
+        settings, passwords = self._access.settings, self._access.passwords
+        if not identity.by_password or self._plugins_check_names:
+            return True
+        return settings.anonymous if passwords is None else passwords.knows(identity.user or "")
+
     @property
     def _plugins_check_names(self) -> bool:
         return self._access.plugins is not None and self._access.plugins.checks_names
@@ -145,7 +152,7 @@ class Gate:
     def _check_password(
         self, passwords: PasswordChecks, login: Login, user: str, done: Callable[[Answer], None]
     ) -> Answer | None:
-        identity, password = Identity(user, user), login.password or b""
+        identity, password = Identity(user, user, by_password=True), login.password or b""
 
         def checked(right: bool) -> None:  # noqa: FBT001  the answer itself
             if right:
