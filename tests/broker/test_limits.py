@@ -228,6 +228,39 @@ def test_catching_up_keeps_to_its_rate_and_live_messages_do_not_count(tmp_path: 
     assert [m.payload for m in reader.messages()] == [b"live"]
 
 
+def test_a_member_of_a_group_catches_up_at_its_rate_and_live_messages_do_not_count(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, catchup_bytes=Rate(10_000, 1))
+    writer = rig.connect("w")
+
+    def write(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            writer.send(packets.publish("t", b"%04d" % number * 250))
+
+    write(0, 60)
+    group = packets.subscribe(1, ("$share/g/$replay/earliest/t", 0))
+    members = [rig.connect(name, clean=False).send(group) for name in "ab"]
+
+    def take() -> list[list[bytes]]:
+        return [[message.payload[:4] for message in peer.messages()] for peer in members]
+
+    got = take()
+    assert all(5 <= len(payloads) <= 12 for payloads in got)
+    write(60, 20)  # while the group is behind: it is behind with these too
+    for seconds in range(1, 5):
+        rig.advance(1.0)
+        got = [before + now for before, now in zip(got, take(), strict=True)]
+        assert all(len(payloads) <= 12 + 10 * seconds for payloads in got)
+    assert sorted(got[0] + got[1]) == [b"%04d" % number for number in range(80)]
+    assert limited(rig)["catchup_bytes"] >= 4
+    write(80, 100)
+    assert sum(map(len, take())) == 100
+    for peer in members:
+        peer.drop()
+    write(180, 30)  # nobody is there
+    members = [rig.connect("a", clean=False)]
+    assert len(take()[0]) <= 12
+
+
 def test_a_window_that_is_full_is_counted_once(tmp_path: Path) -> None:
     rig = Rig(tmp_path, max_inflight=5)
     reader = rig.connect("r", clean=False).send(packets.subscribe(1, ("t", 1)))

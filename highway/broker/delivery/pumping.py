@@ -27,7 +27,6 @@ from .encoding import addressed_name
 if TYPE_CHECKING:
     from highway.broker.sessions.session import Session
     from highway.broker.subscriptions.shared import GroupCursor
-    from highway.broker.token_bucket import Rate
     from highway.storage import RecordBatch
 
     from .cursor import Cursor
@@ -72,31 +71,13 @@ def _send_what_can_go(session: Session) -> bool:
     more = False
     rate = session.broker.settings.catchup_bytes
     for cursor in list(session.behind):
-        if session.is_blocked() or (rate is not None and _must_wait(session, rate)):
+        if session.is_blocked() or not session.may_catch_up():
             return False
         sent = cursor.advance(TURN_BYTES if rate is None else min(TURN_BYTES, rate.amount))
-        if rate is not None and sent:
-            broker = session.broker
-            broker.catchup.of(session.client_id, rate, broker.clock.monotonic()).take(sent, broker.clock.monotonic())
+        session.catches_up_with(sent)
         if sent and cursor in session.behind and not cursor.loading and session.quota > 0:
             more = True
     return more and not session.is_blocked()
-
-
-def _must_wait(session: Session, rate: Rate) -> bool:
-    """Whether the client has had all that it may catch up with for now; a timer goes on then."""
-    broker = session.broker
-    wait_s = broker.catchup.of(session.client_id, rate, now := broker.clock.monotonic()).take(0, now)
-
-    def go_on() -> None:
-        session.is_paced = False
-        broker.pump_later(session)
-
-    if wait_s and not session.is_paced:
-        session.is_paced = True
-        broker.counters.limited["catchup_bytes"] += 1
-        broker.scheduler.call_later(wait_s, go_on)
-    return wait_s > 0
 
 
 def _send_again(session: Session) -> bool:

@@ -190,6 +190,30 @@ class Session:
         """Whether nothing can be sent now: offline, before a SUBACK, or the socket does not keep up."""
         return self.link is None or bool(self.corked) or self.link.congested
 
+    def may_catch_up(self) -> bool:
+        """Whether the client may have more of what is stored by now; where not, a timer goes on with it when it may."""
+        broker, rate = self.broker, self.broker.settings.catchup_bytes
+        if rate is None:
+            return True
+        wait_s = broker.catchup.of(self.client_id, rate, now := broker.clock.monotonic()).take(0, now)
+        if wait_s and not self.is_paced:
+            self.is_paced = True
+            broker.counters.limited["catchup_bytes"] += 1
+            broker.scheduler.call_later(wait_s, self._go_on)
+        return not wait_s
+
+    def _go_on(self) -> None:
+        self.is_paced = False
+        self.broker.pump_later(self)
+        for group, _ in self.groups.values():
+            group.wake()
+
+    def catches_up_with(self, sent: int) -> None:
+        """Note that the client was sent so many bytes of what is stored."""
+        broker, rate = self.broker, self.broker.settings.catchup_bytes
+        if rate is not None and sent:
+            broker.catchup.of(self.client_id, rate, now := broker.clock.monotonic()).take(sent, now)
+
     def send(self, data: bytes, count: int) -> None:
         """Write `count` PUBLISH packets to the connection, which must be there."""
         if data and self.link is not None:

@@ -181,6 +181,8 @@ class Group:
         if member not in self._online:
             if not self._online:
                 self.place_missing()
+                for cursor in self.cursors.values():
+                    cursor.note_behind()
                 self.broker.router.add(self.routed)
             self._online.append(member)
         self.wake()
@@ -213,14 +215,17 @@ class Group:
             return member.may_read(topic_name)
         return session.may_read(Right.SUBSCRIBE, topic_name)
 
-    def _next_member(self, topic_name: bytes) -> Member | None:
+    def _next_member(self, topic_name: bytes, *, is_behind: bool = False) -> Member | None:
         """The member whose turn it is, of those that may and can take a message now."""
         online = self._online
         for step in range(len(online)):
             index = (self._turn + step) % len(online)
-            if online[index].can_take() and online[index].plan(topic_name).qos >= 0:
+            member = online[index]
+            if not member.can_take() or member.plan(topic_name).qos < 0:
+                continue
+            if not is_behind or member.session.may_catch_up():
                 self._turn = (index + 1) % len(online)
-                return online[index]
+                return member
         return None
 
     def deliver_unlogged(self, message: Message) -> bool:
@@ -267,11 +272,15 @@ class Group:
     def give(self, cursor: GroupCursor, record: Record) -> bool:
         """Give a record to the member whose turn it is; False where none can take it now."""
         offset, flags, stored_ms, topic_name, properties, _ = record
-        member = self._next_member(topic_name)
+        is_behind = offset < cursor.behind_until
+        member = self._next_member(topic_name, is_behind=is_behind)
         if member is None:
             # What nobody who is there may read is passed over: it would hold up all that the others may.
             plans = [other.plan(topic_name) for other in self._online]
-            return all(plan.qos < 0 and plan is not encoding.PENDING for plan in plans)
+            if all(plan.qos < 0 and plan is not encoding.PENDING for plan in plans):
+                return True
+            cursor.note_behind()
+            return False
         plan = member.plan(topic_name)
         if properties:
             if flags & FLAG_PUBLISHER:
@@ -292,6 +301,8 @@ class Group:
                 self.dirty = True
                 member.journaled |= qos == 2 and member.session.persistent
             member.pieces.append(packet)
+            if is_behind:
+                member.session.catches_up_with(len(packet))
         return True
 
     def flush(self, cursor: GroupCursor) -> None:
@@ -314,7 +325,18 @@ class Group:
 class GroupCursor:
     """Where a group stands in one log. Like `Cursor`, it is `live` at the visible end and reads the log elsewhere."""
 
-    __slots__ = ("_loaded", "_next_offset", "_returned", "exact_until", "feed", "live", "loading", "reader", "stored")
+    __slots__ = (
+        "_loaded",
+        "_next_offset",
+        "_returned",
+        "behind_until",
+        "exact_until",
+        "feed",
+        "live",
+        "loading",
+        "reader",
+        "stored",
+    )
 
     def __init__(self, group: Group, feed: Feed, next_offset: int, returned: Sequence[int] = ()) -> None:
         self.reader = group
@@ -324,6 +346,8 @@ class GroupCursor:
         self.stored: list[int] = []  # of `to_store`, the last time
         # Below it are messages that were journaled as given, which the stored position must not fall behind again.
         self.exact_until = next_offset
+        # Below it is what waited for members: `limits.catchup_bytes` counts for that, and not for what comes behind.
+        self.behind_until = feed.visible
         self._next_offset = next_offset
         self._returned = list(returned)  # offsets that a member left unacknowledged, in order
         self._loaded: RecordBatch | None = None
@@ -342,6 +366,10 @@ class GroupCursor:
         self.live = False
         self._next_offset = next_offset
         self.reader.wake()
+
+    def note_behind(self) -> None:
+        """Members can't take what there is by now."""
+        self.behind_until = self.feed.visible
 
     def suspend(self) -> None:
         """Nobody is there: stand still where the next member goes on."""

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -17,7 +18,7 @@ from .problems import Problem
 from .room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from highway.broker.delivery.feed import Feed
     from highway.storage import Record
@@ -68,9 +69,21 @@ class Records(Room):
         response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
         with contextlib.suppress(ConnectionError):  # who asked has gone
             await response.prepare(request)
-            await _write(response, self._read(feed, start, end, concrete_names([topic_filter])), topic_filter, left)
+            records = self._read(feed, start, end, concrete_names([topic_filter]))
+            await _write(response, records, topic_filter, left, partial(self._owed_s, request.remote))
             await response.write_eof()
         return response
+
+    def _owed_s(self, remote: str | None, size: int) -> float:
+        """Count bytes that an address is sent against `limits.catchup_bytes`; returns the seconds to wait for it then."""
+        broker, rate = self.broker, self.broker.settings.catchup_bytes
+        if rate is None:
+            return 0.0
+        now = broker.clock.monotonic()
+        # No client id has a NUL in it.
+        owed_s = broker.catchup.of(f"\0http {remote}", rate, now).take(size, now)
+        broker.counters.limited["catchup_bytes"] += owed_s > 0
+        return owed_s
 
     async def _read(self, feed: Feed, start: int, end: int, topics: frozenset[bytes]) -> AsyncIterator[Record]:
         """The records of [start, end), some in a turn of the loop; with `topics` those of others may be left out."""
@@ -87,10 +100,23 @@ class Records(Room):
             offset = max(offset + 1, batch.end_offset)
 
 
-async def _write(response: web.StreamResponse, records: AsyncIterator[Record], topic_filter: bytes, left: int) -> None:
-    """Write what a filter matches, `left` records at most, as fast as it is taken."""
+async def _write(
+    response: web.StreamResponse,
+    records: AsyncIterator[Record],
+    topic_filter: bytes,
+    left: int,
+    owed_s: Callable[[int], float],
+) -> None:
+    """Write what a filter matches, `left` records at most, as fast as it is taken and `owed_s`, of bytes, lets it."""
     lines: list[str] = []
     held = 0
+
+    async def write() -> None:
+        data = ("\n".join(lines) + "\n").encode()
+        await response.write(data)
+        await asyncio.sleep(owed_s(len(data)))
+        lines.clear()
+
     async for record in records:
         if not left:
             break
@@ -99,12 +125,10 @@ async def _write(response: web.StreamResponse, records: AsyncIterator[Record], t
             held += len(record[5])
             left -= 1
         if len(lines) >= RECORDS_PER_TURN or held >= BYTES_PER_TURN:
-            await response.write(("\n".join(lines) + "\n").encode())
-            await asyncio.sleep(0)
-            lines.clear()
+            await write()
             held = 0
     if lines:
-        await response.write(("\n".join(lines) + "\n").encode())
+        await write()
 
 
 def whole_number(text: str, what: str) -> int:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness.broker_process import BrokerProcess, free_port
 from tests.harness.http import Answer, request
+from tests.harness.publisher import publish_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +86,18 @@ def test_large_records_take_little_memory_where_nobody_reads_them(tmp_path: Path
             assert broker.rss_bytes() < before + 60_000_000  # a batch, and what one turn writes
         request(port, "/livez")
         assert not broker.lines("Error handling request")
+
+
+def test_records_keep_to_the_rate_of_those_who_catch_up(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, limits={"catchup_bytes": "100KiB/s"}) as broker:
+        publish_all(broker.port, "t", [b"x" * 1000] * 180)
+        before = time.monotonic()
+        answer = request(broker.data / "admin.sock", "/api/v1/logs/other/records")
+        seconds = time.monotonic() - before
+        assert offsets(answer) == list(range(180))
+        assert seconds >= len(answer.body) / 102_400 - 1  # what the first second may take comes at once
+        metrics = request(broker.data / "admin.sock", "/metrics").body.decode()
+        assert 'highway_limited_total{limit="catchup_bytes"} 0.0' not in metrics
 
 
 @pytest.mark.parametrize(
