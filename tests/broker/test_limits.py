@@ -8,9 +8,12 @@ import pytest
 
 from highway.broker import reconfiguring
 from highway.broker.authentication import TrustEverybody
+from highway.broker.publishing import routing
+from highway.broker.publishing.routing import Router
 from highway.broker.settings import BrokerSettings
 from highway.broker.token_bucket import Rate, TokenBuckets
 from highway.storage import Durability
+from highway.storage.segment.records import encode_records
 from tests.broker.rig import Rig
 from tests.harness import packets, packets5
 
@@ -90,6 +93,32 @@ def test_names_count_as_new_once_whatever_is_forgotten_meanwhile(tmp_path: Path)
             peer.send(packets.publish(name, b"1"))
         peer.send(packets.subscribe(1, ("+/x", 0), ("a", 0)) + packets.unsubscribe(2, "+/x", "a"))
     assert rig.broker.router.new_topics == before + 3
+
+
+def test_as_many_topics_as_a_fleet_has_keep_their_routes() -> None:
+    router = Router([])
+    names = [b"fleet/%d/telemetry" % number for number in range(100_000)]
+    routes = [*map(router.route, names)]
+    assert all(router.route(name) is route for name, route in zip(names, routes, strict=True))
+
+
+def test_topics_in_turn_that_are_more_than_the_routes_are_not_new_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "MAX_ROUTES", 10)
+    router = Router([])
+    for number in [*range(35)] * 5:
+        router.route(b"fleet/%d" % number)
+    assert router.new_topics == 35
+
+
+@pytest.mark.parametrize("lengths", [(1,), (2,), (1, 2, 1, 1), (1, 1, 1, 1)])
+def test_records_are_the_same_whatever_was_encoded_before(lengths: tuple[int, ...]) -> None:
+    route = Router([]).route(b"a/b")
+    for delta_ms in (5, 5, 6, 6, 6, 5):
+        for flags in (0, 1):
+            for count in lengths:
+                payloads = [b"1", b"22"][:count]
+                wanted = encode_records([(b"a/b", flags, delta_ms, b"", payload) for payload in payloads])
+                assert route.encode_records(payloads, flags, delta_ms) == wanted
 
 
 # Retained messages.

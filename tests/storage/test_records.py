@@ -93,6 +93,8 @@ def test_the_largest_topic_and_properties():
 def test_what_a_record_cannot_hold_is_refused(topic, flags, delta_ms, properties):
     with pytest.raises(ValueError, match="out of range"):
         RecordHeads(topic, flags, delta_ms, properties)
+    with pytest.raises(ValueError, match="out of range"):
+        encode_records([(topic, flags, delta_ms, properties, b"")])
 
 
 def test_the_layout_of_version_3():

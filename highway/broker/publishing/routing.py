@@ -17,7 +17,7 @@ from highway.broker.remembered import Remembered
 from highway.broker.subscriptions.trie import FilterTrie
 from highway.mqtt import PublishHeads
 from highway.mqtt.topics import filters_intersect, levels_cover, matches, split_levels
-from highway.storage.segment.records import RecordHeads
+from highway.storage.segment.records import RecordHeads, encode_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,13 +30,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Route", "Router", "Target"]
 
-# A publisher that names a new topic with every message must not grow the table without end. 65,536 routes take
-# about 50 MB; past that it starts afresh, which costs each live topic one trie look-up.
-MAX_ROUTES = 65_536
+# A publisher that names a new topic with every message must not grow the table without end. 262,144 routes take
+# about 100 MB; past that it starts afresh, which costs each live topic one trie look-up. Where there are more topics than
+# that in use, a message of each in turn finds none: twice the cost of one that does.
+MAX_ROUTES = 262_144
+# Names that are known not to be new, in use or not: they must be more than the routes, or publishers of that many topics
+# would be held up as ones that make up names. 70 MB.
+MAX_KNOWN = 1_048_576
 # And so do topics that each go to many subscribers: a target takes half a kilobyte.
 MAX_TARGETS = 262_144
 
 NO_PROPERTIES = b"\0"
+NO_HEADS: dict[
+    tuple[int, bool], PublishHeads
+] = {}  # stays empty: most topics of a large fleet never go to anybody live
 
 
 class Target:
@@ -75,19 +82,23 @@ class Route:
         self.exceeds = exceeds  # the limit that the topic name is beyond, "" for none
         self.feed = feed
         self.targets = targets
-        self._publish_heads: dict[tuple[int, bool], PublishHeads] = {}
+        self._publish_heads = NO_HEADS
         self._record_heads: RecordHeads | None = None
         self._flags = self._delta_ms = -1
 
     def encode_records(self, payloads: Sequence[bytes], flags: int, delta_ms: int, properties: bytes = b"") -> bytes:
         """The records of `payloads`, joined, as the log stores them."""
+        heads = self._record_heads
         if properties:
             heads = RecordHeads(self.topic_name, flags, delta_ms, properties)
-        elif self._record_heads is None or delta_ms != self._delta_ms or flags != self._flags:
-            heads = self._record_heads = RecordHeads(self.topic_name, flags, delta_ms)
+        elif delta_ms != self._delta_ms or flags != self._flags:
             self._delta_ms, self._flags = delta_ms, flags
-        else:
-            heads = self._record_heads
+            if len(payloads) == 1:  # of many topics, each has its next message some other millisecond: nothing is kept
+                self._record_heads = None
+                return encode_record(self.topic_name, flags, delta_ms, b"", payloads[0])
+            heads = self._record_heads = RecordHeads(self.topic_name, flags, delta_ms)
+        elif heads is None:
+            heads = self._record_heads = RecordHeads(self.topic_name, flags, delta_ms)
         if len(payloads) == 1:  # what a client with one message in flight sends
             return heads[len(payloads[0])] + payloads[0]
         # Nothing here runs Python code for each message but a new payload length: map, zip and join are loops in C.
@@ -98,6 +109,8 @@ class Route:
         key = (first_byte, is_mqtt_5)
         heads = self._publish_heads.get(key)
         if heads is None:
+            if self._publish_heads is NO_HEADS:
+                self._publish_heads = {}
             suffix = NO_PROPERTIES if is_mqtt_5 else b""
             heads = self._publish_heads[key] = PublishHeads(first_byte, self.topic_name, 0, suffix)
         return heads
@@ -276,7 +289,7 @@ class Router:
             self._known.add(topic_filter)
 
     def _clear(self) -> None:
-        if len(self._known) > MAX_ROUTES:
+        if len(self._known) > MAX_KNOWN:
             self._known.clear()
         self._known.update(self._routes)
         self._routes.clear()
