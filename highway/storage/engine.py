@@ -28,7 +28,7 @@ from highway.storage.journal.journal import VERIFY_CACHE, VERIFY_DIRECT, VERIFY_
 from highway.storage.log.cache import BatchCache
 from highway.storage.log.commit_time import CommitTime
 from highway.storage.log.log import Log
-from highway.storage.log.retention import Deletion, Reaper
+from highway.storage.log.retention import SOON_MS, Deletion, Reaper
 from highway.storage.log.shared_sync import SharedSync
 from highway.storage.log.writer import LogWriter
 from highway.storage.maintenance.full_disk import SpaceGuard
@@ -461,12 +461,15 @@ class Storage:
     ) -> None:
         """Find out what retention would delete if logs were kept by `logs`, by name; nothing is changed by asking.
 
-        With `only_new`, what it deletes of them as they are kept now is left out. Logs of which it would delete nothing
+        With `only_new`, what it deletes of them as they are kept now is left out, and what a shorter retention lets fall due
+        within a minute and a round of the reaper is taken in. Logs of which it would delete nothing
         are not in the answer, nor are those that don't exist.
         """
         configured = {item.name: item for item in logs}
         found = [(log, find_settings(configured, name)) for name, log in self.logs.items()]
-        self._reaper.preview([(log, item) for log, item in found if item is not None], done, only_new=only_new)
+        changes = [(log, item) for log, item in found if item is not None]
+        soon_ms = SOON_MS + self.settings.reaper_interval_ms if only_new else 0
+        self._reaper.preview(changes, done, only_new=only_new, soon_ms=soon_ms)
 
     def plan_trim(self, log: Log, offset: int, done: Callable[[Deletion | None], None]) -> None:
         """Find out what `trim` would delete."""

@@ -6,13 +6,14 @@ import pytest
 
 from highway.errors import OffsetNotFoundError
 from highway.storage import Durability, LogSettings
-from highway.storage.log.retention import AGE, ORDER, SIZE, SegmentFacts, plan
+from highway.storage.log.retention import AGE, ORDER, SIZE, SOON_MS, SegmentFacts, plan
 from tests.storage.rig import SMALL, Rig
 from tests.storage.simulated_filesystem import Crash
 
 SAFE = Durability.SAFE
 MINUTE_MS = 60_000
-DAY_S = 24 * 3600
+HOUR_S = 3600
+DAY_S = 24 * HOUR_S
 SMALL_LOG = {"segment_bytes": 300, "flush_bytes": 200, "compression": "none"}
 
 
@@ -360,6 +361,34 @@ def test_only_what_the_change_deletes_can_be_asked_for():
     assert same == {}
     assert more.from_offset == now.to_offset
     assert asked(rig.storage.plan_retention, [LogSettings("unknown")], rig=rig) == {}
+
+
+def test_what_a_shorter_retention_lets_fall_due_within_seconds_is_deleted_by_it():
+    """Nobody could take it back in time; what lives on for longer is not."""
+    rig = opened(LogSettings("a", SAFE, retention_ms=None, **SMALL_LOG))
+    fill(rig)
+    rig.advance(HOUR_S, step=60)
+    log = rig.log("a")
+    age_ms = rig.storage.now_ms() - log.last_ms  # of all of it: the clock stood still meanwhile
+    found = {
+        spare_ms: asked(
+            rig.storage.plan_retention, [replace(log.settings, retention_ms=age_ms + spare_ms)], rig=rig, only_new=True
+        )
+        for spare_ms in (SOON_MS, 10 * MINUTE_MS)
+    }
+    assert (found[SOON_MS]["a"].from_offset, found[SOON_MS]["a"].to_offset) == (0, log.log_end_offset)
+    assert found[10 * MINUTE_MS] == {}
+    assert asked(rig.storage.plan_retention, [replace(log.settings, retention_ms=age_ms + SOON_MS)], rig=rig) == {}
+
+
+def test_a_longer_retention_deletes_nothing_soon():
+    rig = opened(LogSettings("a", SAFE, retention_ms=2 * HOUR_S * 1000, **SMALL_LOG))
+    fill(rig)
+    rig.advance(2 * HOUR_S - 60, step=60)
+    log = rig.log("a")
+    longer = replace(log.settings, retention_ms=2 * HOUR_S * 1000 + 1000)
+    assert log.log_start_offset == 0
+    assert asked(rig.storage.plan_retention, [longer], rig=rig, only_new=True) == {}
 
 
 @pytest.mark.parametrize("stop", ["close", "kill", "power_cut"])

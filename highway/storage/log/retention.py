@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from .commit_time import CommitTime
     from .log import Log
 
-__all__ = ["AGE", "ORDER", "SIZE", "Deletion", "Reaper", "SegmentFacts", "Trimmed", "plan"]
+__all__ = ["AGE", "ORDER", "SIZE", "SOON_MS", "Deletion", "Reaper", "SegmentFacts", "Trimmed", "plan"]
 
 AGE = "age"
 SIZE = "size"
 ORDER = "order"  # an operator's
+# What a change of the retention lets fall due this soon, and one round of the reaper later, is deleted by the change:
+# nobody who sees the mistake takes it back sooner.
+SOON_MS = 60_000
 
 _logger = logging.getLogger(__name__)
 
@@ -135,6 +138,10 @@ def count_doomed(
     return len(reasons)
 
 
+def _is_shorter(retention_ms: int | None, before_ms: int | None) -> bool:
+    return retention_ms is not None and (before_ms is None or retention_ms < before_ms)
+
+
 def _deletion(log: Log, facts: Sequence[SegmentFacts], segments: int, first: int, until: int) -> Deletion | None:
     """What [first, until) of `facts` come to, of which the first `segments` are segments."""
     gone = facts[first:until]
@@ -197,17 +204,22 @@ class Reaper:
         done: Callable[[dict[str, Deletion]], None],
         *,
         only_new: bool,
+        soon_ms: int = 0,
     ) -> None:
-        """Tell what retention would delete if logs were kept by other settings; see `Storage.plan_retention`."""
+        """Tell what retention would delete if logs were kept by other settings; see `Storage.plan_retention`.
+
+        What a shorter retention deletes within `soon_ms` is told too.
+        """
         found: dict[str, Deletion] = {}
         left = 1 + len(changes)
         now_ms = self._time.now_ms()
         settled = self._time.settled
 
         def count(log: Log, facts: list[SegmentFacts], segments: int, settings: LogSettings) -> int:
+            at_ms = now_ms + soon_ms if _is_shorter(settings.retention_ms, log.settings.retention_ms) else now_ms
             # A change that is asked about outlives a clock in doubt, and what it deletes then was not told otherwise.
             retention_ms = settings.retention_ms if settled or only_new else None
-            return count_doomed(facts, segments, log.last_ms, now_ms, retention_ms, settings.retention_bytes)
+            return count_doomed(facts, segments, log.last_ms, at_ms, retention_ms, settings.retention_bytes)
 
         def looked(log: Log | None = None, settings: LogSettings | None = None, outcome: object = None) -> None:
             nonlocal left
