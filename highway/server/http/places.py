@@ -16,6 +16,8 @@ from aiohttp import web
 from .guards import AUTHORISED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp.typedefs import Middleware
 
     from .problems import Handler
@@ -51,8 +53,8 @@ class Places:
 
         return noted
 
-    def accept(self, server: web.Server) -> asyncio.BaseProtocol:
-        """The protocol of a new connection to `server`: its own, or one that closes it."""
+    def accept(self, server: web.Server, connection: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
+        """The protocol of a new connection to `server`: a `connection`, or one that closes it."""
         open_now = [handler for handler in server.connections if _is_over_tcp(handler.transport)]
         too_many = (
             len(open_now) + 1 - MAX_CONNECTIONS
@@ -62,7 +64,7 @@ class Places:
             return _Refusal()
         for handler in idle[: max(0, too_many)]:
             handler.force_close()
-        return server()
+        return connection()
 
 
 def _is_over_tcp(transport: asyncio.BaseTransport | None) -> bool:

@@ -43,12 +43,14 @@ from .openapi import OpenApi
 from .overview import Overview
 from .places import Places
 from .problems import answer_problems
+from .protocol import HttpProtocol
 from .records import Records
 from .sampler import Sampler
 from .sessions import Sessions
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
     from pathlib import Path
 
     from highway.broker import Broker
@@ -83,6 +85,7 @@ class HttpServer:
         self._sampler = Sampler(broker, condition, loop)
         self._runner: web.AppRunner | None = None
         self._places = Places()
+        self._unix: asyncio.Server | None = None
         self._tcp: asyncio.Server | None = None
 
     async def start(self, socket_path: Path, address: tuple[str, int] | None, token: Secret | None = None) -> None:
@@ -96,15 +99,19 @@ class HttpServer:
             app.add_routes(room(self._broker, self._loop, self._condition, self._sampler).routes())
         self._sampler.start()
         # Streams of events never end by themselves: they are cut at once when the broker stops.
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=0.1)
         await self._runner.setup()
-        await self._serve_unix(self._runner, socket_path)
+        server = self._runner.server
+        assert server is not None
+
+        def connection() -> HttpProtocol:
+            return HttpProtocol(server, loop=self._loop, access_log=None)  # type: ignore[arg-type]  # None: no such log
+
+        self._unix = await self._serve_unix(connection, socket_path)
         if address is not None:
-            server = self._runner.server
-            assert server is not None
             try:
                 self._tcp = await self._loop.create_server(
-                    partial(self._places.accept, server), *address, backlog=128, reuse_address=True
+                    partial(self._places.accept, server, connection), *address, backlog=128, reuse_address=True
                 )
             except OSError as error:
                 where = f"{format_address(*address)} (HTTP)"
@@ -119,23 +126,24 @@ class HttpServer:
             return None
         return f"http://{format_address(*self._tcp.sockets[0].getsockname()[:2])}"
 
-    @staticmethod
-    async def _serve_unix(runner: web.AppRunner, path: Path) -> None:
+    async def _serve_unix(self, connection: Callable[[], asyncio.Protocol], path: Path) -> asyncio.Server:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108  of a process that was killed; the directory's lock is ours
         folder = os.open(path.parent, os.O_PATH)
         try:
             # Through the folder's descriptor, as a socket's path may have 107 bytes and the folder's may be longer.
-            await web.UnixSite(runner, f"/proc/self/fd/{folder}/{path.name}").start()
+            server = await self._loop.create_unix_server(connection, f"/proc/self/fd/{folder}/{path.name}", backlog=128)
         finally:
             os.close(folder)
         os.chmod(path, 0o600)  # noqa: PTH101
+        return server
 
     async def close(self) -> None:
         """Stop serving; requests under way are cut."""
         self._sampler.close()
-        if self._tcp is not None:
-            self._tcp.close()
+        for server in (self._unix, self._tcp):
+            if server is not None:
+                server.close()
         if self._runner is not None:
             await self._runner.cleanup()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import socket
 import stat
@@ -220,6 +221,31 @@ def test_reader_that_goes_away_in_the_middle_is_no_trouble(broker: BrokerProcess
             cut.sendall(b"GET /api/v1/logs/road/records HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert cut.recv(100).startswith(b"HTTP/1.1 200 OK")
     assert request(http_port, "/livez").status == 200
+    assert not broker.lines("Traceback|ERROR", since=mark)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", "more than 8190 bytes"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 9000 + b"\r\n\r\n", "more than 8190 bytes"),
+        (b"\x10\x0e\0\4MQTT\4\2\0\x3c\0\2ab", "Invalid method"),
+    ],
+)
+def test_a_request_that_cannot_be_read_is_a_problem_and_one_line(
+    broker: BrokerProcess, http_port: int, said: bytes, told: str
+) -> None:
+    mark = len(broker.stderr)
+    with socket.create_connection(("127.0.0.1", http_port)) as peer:
+        peer.sendall(said)
+        head, body = b"".join(iter(lambda: peer.recv(65_536), b"")).split(b"\r\n\r\n")
+    assert head.partition(b"\r\n")[0].endswith(b" 400 Bad Request")
+    assert b"\r\nContent-Type: application/problem+json" in head
+    answer = json.loads(body)
+    assert (answer["title"], answer["status"]) == ("Bad Request", 400)
+    assert told in answer["detail"]
+    assert request(http_port, "/livez").status == 200
+    broker.wait_for_line(rf"WARNING highway.server: HTTP: closed: .*{told}.* peer=127.0.0.1:\d+$", since=mark)
     assert not broker.lines("Traceback|ERROR", since=mark)
 
 
