@@ -116,12 +116,15 @@ class Plan:
 def retention_changes(old: Settings, new: Settings) -> list[LogSettings]:
     """The logs of which another retention may delete something: the storage engine has to be asked about these."""
     before = {log.name: log for log in old.logs}
-    return [
-        log
-        for log in new.logs
-        if log.name not in before
-        or (log.retention_ms, log.retention_bytes) != (before[log.name].retention_ms, before[log.name].retention_bytes)
-    ]
+    return [log for log in new.logs if log.name not in before or _may_delete(log, before[log.name])]
+
+
+def _may_delete(new: LogSettings, old: LogSettings) -> bool:
+    """Whether `new` keeps less than `old` does, by age or by size, or counts for other logs on the disk."""
+    if new.per_topic != old.per_topic:
+        return True
+    pairs = ((new.retention_ms, old.retention_ms), (new.retention_bytes, old.retention_bytes))
+    return any(bound is not None and (before is None or bound < before) for bound, before in pairs)
 
 
 def compaction_changes(old: Settings, new: Settings) -> list[LogSettings]:
@@ -168,8 +171,8 @@ def in_force(old: Settings, new: Settings) -> Settings:
     )
 
 
-def opened_doors(old: Settings, new: Settings) -> list[str]:
-    """The listeners that anybody on the network could use where `in_force` counts, and in neither of the two whole.
+def opened_doors(old: Settings, new: Settings, mixture: Settings) -> list[str]:
+    """The listeners that anybody on the network could use by a `mixture`, as of `in_force`, and in neither of the two whole.
 
     Each configuration may be safe and a mixture of them not: a listener that moves to this machine only with a restart,
     and clients that need no password any more at once.
@@ -178,7 +181,7 @@ def opened_doors(old: Settings, new: Settings) -> list[str]:
     def open_in(settings: Settings) -> set[str]:
         return {item.name for item in settings.listeners if settings.broker.anonymous and is_open(item)}
 
-    return sorted(open_in(in_force(old, new)) - open_in(new) - open_in(old))
+    return sorted(open_in(mixture) - open_in(new) - open_in(old))
 
 
 def _keep_socket(old: Listener | None, new: Listener) -> Listener:

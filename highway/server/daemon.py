@@ -29,7 +29,6 @@ from .connection import Connections
 from .doors import Doors
 from .http import ADMIN_SOCKET, HttpServer
 from .http.places import MAX_CONNECTIONS
-from .last_good import keep_last_good
 from .reloading import Reloader
 from .supervisor import Supervisor
 from .tls import TlsContexts
@@ -176,7 +175,7 @@ async def _serve(settings: Settings, source: Source, lines: LogLines) -> int:
         _say_ready(doors, settings, lines)
         supervisor.ready(_status(broker))
         supervisor.watch(loop, storage, lambda: _status(broker))
-        keep_last_good(settings)
+        await condition.reloader.keep()
         code = await stopped
         lines.say(f"stopping with code {code}")
     finally:

@@ -8,13 +8,16 @@
 A plan that deletes messages is refused unless that is allowed. Whatever fails, the configuration before stays in force,
 and `Condition` tells everybody who asks.
 
-Owner: the event loop. Files are read in a thread; requests come one after the other.
+Owner: the event loop. Files are read, and everything is worked out that needs nothing but them and what is in force, in
+one visit of a thread: a second visit is to wait for the interpreter once more while publishers have it. Requests come one
+after the other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from highway.broker.reconfiguring import end_unknown, reconfigure, renew_rights
@@ -22,7 +25,7 @@ from highway.config.plan import Plan, compaction_changes, in_force, make_plan, o
 from highway.errors import ConfigError, HighwayError, ReloadRefusedError
 from highway.storage.settings import find_settings
 
-from .last_good import keep_last_good
+from .last_good import LAST_GOOD, keep_last_good
 from .watching import watch
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from highway.config import Settings
     from highway.config.loading import Source
     from highway.log_lines import LogLines
-    from highway.storage import Deletion
+    from highway.storage import Deletion, LogSettings
 
     from .access.gate import Gate
     from .condition import Condition
@@ -46,6 +49,34 @@ logger = logging.getLogger("highway.server")
 
 # Lines about one reload. A list of a thousand entries that all change would hold up the loop, and nobody reads it.
 TOLD_CHANGES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """What was read, and what follows from it where `before` is in force."""
+
+    before: Settings
+    new: Settings
+    settings: Settings  # `new`, less what needs a restart
+    plan: Plan  # as if nothing were stored
+    opened: list[str]
+    retention: list[LogSettings]  # what the storage engine is to be asked about
+    compaction: dict[str, LogSettings]
+
+
+def _draft(source: Source, instead: Path | None, before: Settings) -> _Draft:
+    """Read the files, and work out what they change; ConfigError as `Source.load`."""
+    new = source.load(instead)
+    settings = in_force(before, new)
+    return _Draft(
+        before,
+        new,
+        settings,
+        make_plan(before, new),
+        opened_doors(before, new, settings),
+        retention_changes(before, new),
+        {log.name: log for log in compaction_changes(before, new)},
+    )
 
 
 class Reloader:
@@ -71,6 +102,7 @@ class Reloader:
         self._gate = gate
         self._lines = lines
         self._condition = condition
+        self._kept: Settings | None = None  # what the last good copy says
         self._turn = asyncio.Lock()
         self._tasks = {asyncio.get_running_loop().create_task(watch(self), name="watch the configuration")}
 
@@ -78,19 +110,32 @@ class Reloader:
         """What a reload would change now, or what another file would. ConfigError with all that is wrong with it."""
         return (await self._plan(instead))[0]
 
-    async def _plan(self, instead: Path | None = None) -> tuple[Plan, Settings]:
-        new = await asyncio.to_thread(self.source.load, instead)
+    async def _plan(self, instead: Path | None = None) -> tuple[Plan, _Draft]:
+        draft = await asyncio.to_thread(_draft, self.source, instead, self.settings)
+        deletions = await self._deletions(draft)
+        compacted = self._compacted(draft)
+        if not deletions and not compacted:
+            return draft.plan, draft
+        return await asyncio.to_thread(make_plan, draft.before, draft.new, deletions, compacted), draft
+
+    async def _deletions(self, draft: _Draft) -> dict[str, Deletion]:
+        """What retention would delete."""
+        if not draft.retention:
+            return {}
         answer: asyncio.Future[dict[str, Deletion]] = asyncio.get_running_loop().create_future()
-        storage = self._broker.storage
-        storage.plan_retention(retention_changes(self.settings, new), answer.set_result, only_new=True)
-        deletions = await answer
-        compacting = {log.name: log for log in compaction_changes(self.settings, new)}
-        compacted = {
+        self._broker.storage.plan_retention(draft.retention, answer.set_result, only_new=True)
+        return await answer
+
+    def _compacted(self, draft: _Draft) -> set[str]:
+        """The entries whose logs hold something to compact."""
+        if not draft.compaction:
+            return set()
+        return {
             settings.name
-            for name, log in storage.logs.items()
-            if (settings := find_settings(compacting, name)) is not None and log.log_start_offset < log.log_end_offset
+            for name, log in self._broker.storage.logs.items()
+            if (settings := find_settings(draft.compaction, name)) is not None
+            and log.log_start_offset < log.log_end_offset
         }
-        return await asyncio.to_thread(make_plan, self.settings, new, deletions, compacted), new
 
     async def reload(self, *, allow_trim: bool = False) -> Plan:
         """Put the files in force as they are now; returns what has changed.
@@ -100,32 +145,42 @@ class Reloader:
         """
         async with self._turn:
             try:
-                plan, new = await self._plan()
+                plan, draft = await self._plan()
                 if plan.losses and not allow_trim:
                     raise ReloadRefusedError(_refusal(plan), "highway reload --allow-trim does that")
-                if doors := opened_doors(self.settings, new):
+                if draft.opened:
+                    where = ", ".join(draft.opened)
                     raise ReloadRefusedError(
-                        f"anybody on the network could connect at {', '.join(doors)} until the restart that it needs",
+                        f"anybody on the network could connect at {where} until the restart that it needs",
                         "restart instead, or reload in two steps",
                     )
-                settings = in_force(self.settings, new)
-                await self._apply(settings)
+                await self._apply(draft.settings)
             except Exception as error:
                 self._condition.reload_failed(_short(error), self._broker.clock.now_ms())
                 raise
             self.waiting = plan.waiting
             self._tell(plan)
-            await asyncio.to_thread(keep_last_good, settings)
+            await self._keep()
             self._condition.reloaded()
             if plan.deletes:
                 self._broker.storage.reap()
             return plan
 
+    async def keep(self) -> None:
+        """Have the last good copy say what is in force."""
+        async with self._turn:
+            await self._keep()
+
+    async def _keep(self) -> None:
+        settings = self.settings
+        if self._kept != settings or not (settings.data_dir / LAST_GOOD).exists():
+            self._kept = settings if await asyncio.to_thread(keep_last_good, settings) else None
+
     async def _apply(self, settings: Settings) -> None:
         access = await self._gate.prepare(settings.auth)
         take_back: Callable[[], None] | None = None
         try:
-            take_back = self._contexts.load(settings.listeners)
+            take_back = await self._contexts.change(settings.listeners)
             close_others = await self._doors.change(settings.listeners)
         except BaseException:
             if take_back is not None:

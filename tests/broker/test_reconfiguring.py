@@ -57,6 +57,21 @@ def subscribed(rig: Rig, client_id: str, topic_filter: str, *, clean: bool = Tru
     return peer
 
 
+def test_what_is_remembered_of_routes_and_rights_outlives_a_change_that_is_not_about_them(rig: Rig) -> None:
+    change(rig, acl=(AclRule(allow=True, rights=frozenset(Right), topic_filter=b"#"),))
+    subscribed(rig, "reader", "a/#")
+    publish(rig, "a/x", b"1")
+    route = rig.broker.router.route(b"a/x")
+    rights = rig.broker.clients["reader"].session.rights
+    assert rights is not None
+    change(rig, max_connections=7)
+    rig.storage.change_logs([LogSettings("a", SAFE, retention_ms=1000)])
+    assert rig.broker.router.route(b"a/x") is route
+    assert rig.broker.clients["reader"].session.rights is rights
+    change(rig, *NEW)
+    assert rig.broker.router.route(b"a/x") is not route
+
+
 NEW = ((b"a/new/#", "new", SAFE), (b"a/#", "a", BALANCED), REST)
 
 

@@ -141,10 +141,24 @@ def test_the_order_of_entries_is_a_change(plan):
     ]
 
 
-def test_only_logs_with_another_retention_are_asked_about(load):
-    old, new = load(BASE), load(BASE.replace("7d", "8d").replace("SAFE", "FAST") + "  - {topic: c, log: c}\n")
-    assert [log.name for log in retention_changes(old, new)] == ["telemetry", "c"]
-    assert retention_changes(old, load(BASE.replace("SAFE", "FAST"))) == []
+@pytest.mark.parametrize(
+    ("before", "after", "asked"),
+    [
+        ("7d", "6d", ["telemetry"]),
+        ("7d", "8d", []),
+        ("retention: 7d", "retention: unlimited", []),
+        ("retention: 7d", "retention: 8d, retention_bytes: 1GiB", ["telemetry"]),
+        ("1GiB", "512MiB", ["control"]),
+        ("1GiB", "2GiB", []),
+        ("1GiB", "2GiB, retention: 1d", ["control"]),
+        ("SAFE", "FAST", []),
+        ("log: telemetry", "log: telemetry, per_topic: true", ["telemetry"]),
+        ("log: control", "log: new", ["new"]),
+    ],
+)
+def test_only_logs_of_which_a_retention_may_delete_more_are_asked_about(load, before, after, asked):
+    assert before in BASE
+    assert [log.name for log in retention_changes(load(BASE), load(BASE.replace(before, after)))] == asked
 
 
 def test_what_needs_a_restart_stays_and_the_rest_counts(load, plan):
@@ -174,7 +188,11 @@ def test_a_mixture_of_two_safe_configurations_is_not_taken_for_one(load, tmp_pat
     guarded = load("listeners: {a: {bind: 0.0.0.0}}\nauth: {anonymous: false, password_file: passwd}\n")
     local = load("listeners: {a: {bind: 127.0.0.1}}\nauth: {anonymous: true}\n")
     meant = load("listeners: {a: {bind: 0.0.0.0}}\nauth: {anonymous: true}\ninsecure: true\n")
-    assert opened_doors(guarded, local) == ["a"]
-    assert opened_doors(guarded, meant) == []
-    assert opened_doors(local, guarded) == []
-    assert opened_doors(meant, local) == [], "it was open before"
+
+    def opened(old, new):
+        return opened_doors(old, new, in_force(old, new))
+
+    assert opened(guarded, local) == ["a"]
+    assert opened(guarded, meant) == []
+    assert opened(local, guarded) == []
+    assert opened(meant, local) == [], "it was open before"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import pytest
 import yaml
 from hypothesis import given, strategies as st
 
+from highway.config import yaml_loader
 from highway.config.yaml_loader import MAX_DEPTH, load_yaml, resolve_plain
+
+SHIPPED = [path.read_text() for path in sorted(Path(__file__).parents[2].glob("config/*.yaml"))]
 
 
 def lines_of(text):
@@ -175,3 +181,46 @@ def test_what_pyyaml_writes_is_read_back(value):
     document = load_yaml(yaml.safe_dump(value), "f.yaml")
     assert not [str(problem) for problem in document.problems if "&" not in problem.text]
     assert document.value == value
+
+
+_SAMPLES = [
+    "listeners: {a: {bind: 127.0.0.1, port: 1}, b: {tls: {certfile: 'it''s'}}}\ntopics:\n  - {topic: a/+, log: x}\n",
+    'auth:\n  acl:\n  - allow: [publish, subscribe]\n    topic: "a/\\u00e9"\n  -   deny:\n      - replay # why\n',
+    '{"a": [1, 2, {"b": "c\\n"}], "t": "x/#", "n": "two\n  lines"}\n',
+    "a: two\n  lines\nb:\n- - x\n- []\n",
+]
+_PIECES = [
+    *" \n:-?#[]{},'\"|>&*!%@`~ab01./+$\\_=<\té\u2028\x85😀",
+    "---",
+    "...",
+    "- ",
+    ": ",
+    "? ",
+    "\n  ",
+    " #",
+    "\r\n",
+]
+
+
+def _mutated(chance):
+    """A part of a file, with some mistakes in it, or none."""
+    lines = chance.choice([*SHIPPED, *_SAMPLES]).splitlines(keepends=True)
+    first = chance.randrange(len(lines)) if len(lines) > 10 else 0
+    text = "".join(lines[first : first + chance.randrange(5, 25)])
+    for _ in range(chance.randrange(4)):
+        place = chance.randrange(len(text) + 1)
+        text = text[:place] + chance.choice(["", *_PIECES]) + text[place + chance.randrange(2) :]
+    return text
+
+
+@pytest.mark.skipif(not hasattr(yaml, "CSafeLoader"), reason="PyYAML is built without libyaml")
+def test_both_parsers_make_the_same_of_a_text_without_fault(monkeypatch):
+    chance = random.Random(7)
+    texts = [*SHIPPED, *_SAMPLES, *(_mutated(chance) for _ in range(4000))]
+    quick = {text: yaml_loader._load_quickly(text, "f.yaml", ()) for text in texts}
+    taken = {text: document for text, document in quick.items() if document is not None}
+    assert {*SHIPPED, *_SAMPLES} <= taken.keys()
+    assert 400 < len(taken) < len(quick) - 400
+    monkeypatch.setattr(yaml_loader, "_QUICK", None)
+    for text, document in taken.items():
+        assert load_yaml(text, "f.yaml") == document, text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import uvloop
 from highway.broker import Broker, BrokerSettings
 from highway.clock import SystemClock
 from highway.config import Listener, TlsSettings
+from highway.config.digests import digest_of
 from highway.errors import CertificateError, HighwayError
 from highway.server import connection
 from highway.server.connection import Connections
@@ -117,6 +119,48 @@ def test_certificates_are_exchanged_and_nobody_notices(
             assert serial(third) == serial(second)
             for client in (first, same, second, third):
                 await in_thread(client.ping)
+
+    run(test())
+
+
+def test_a_context_is_made_anew_only_where_the_files_hold_something_else(
+    run: Callable[..., None], tmp_path: Path, authority: Authority
+) -> None:
+    one, two = authority.server("one"), authority.server("two")
+
+    def listeners(*named: Any) -> list[Listener]:
+        settings = [(name, TlsSettings(files.certfile, files.keyfile)) for name, files in named]
+        return [
+            Listener(name, "127.0.0.1", 0, dataclasses.replace(tls, digest=digest_of(tls.files)))
+            for name, tls in settings
+        ]
+
+    async def test() -> None:
+        both = listeners(("a", one), ("b", two))
+        contexts = TlsContexts(both)
+        a, b = contexts["a"], contexts["b"]
+        await contexts.change(both)
+        assert (contexts["a"], contexts["b"]) == (a, b)
+        two.write(authority.issue())
+        take_back = await contexts.change(listeners(("a", one), ("b", two)))
+        assert contexts["a"] is a
+        assert contexts["b"] is not b
+        take_back()
+        assert contexts["b"] is b
+        # Files that change between the reading of the configuration and that of the certificates are read once more.
+        read = listeners(("a", one), ("b", two))
+        two.write(authority.issue())
+        await contexts.change(read)
+        early = contexts["b"]
+        await contexts.change(read)
+        assert contexts["b"] is not early
+        two.keyfile.write_text("half a ke")
+        with pytest.raises(CertificateError):
+            await contexts.change(listeners(("a", one), ("b", two)))
+        assert contexts["a"] is a
+        await contexts.change(listeners(("a", one)))
+        assert list(contexts.ends) == ["a"]
+        assert contexts["a"] is a
 
     run(test())
 

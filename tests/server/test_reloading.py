@@ -288,6 +288,31 @@ def test_the_last_good_copy_is_a_configuration_that_says_the_same(broker: Reload
         assert (code, out, err) == (0, "", "nothing would change\n")
 
 
+def test_the_last_good_copy_is_written_only_where_it_says_something_else(broker: Reloadable) -> None:
+    copy = broker.data / "last-good.yaml"
+
+    def reloaded() -> int:
+        assert broker.reload()[0] == 0
+        return copy.stat().st_ino
+
+    with broker:
+        wait_until(copy.exists)
+        first, text = os.open(copy, os.O_RDONLY), copy.read_text()  # what is open keeps its number
+        assert reloaded() == os.fstat(first).st_ino
+        broker.config.write_text(broker.config.read_text() + "\n# a comment\n")
+        assert reloaded() == os.fstat(first).st_ino
+        broker.edit(limits={"max_connections": 7})
+        assert reloaded() != os.fstat(first).st_ino
+        assert "max_connections: 7" in copy.read_text()
+        broker.edit(limits={})
+        reloaded()
+        assert copy.read_text() == text
+        copy.unlink()
+        reloaded()
+        assert copy.read_text() == text
+        os.close(first)
+
+
 def test_what_needs_a_restart_is_said_and_left(broker: Reloadable) -> None:
     with broker:
         elsewhere = free_port()
