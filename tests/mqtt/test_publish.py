@@ -153,6 +153,7 @@ def test_the_alias_block_of_the_other_direction():
 
 def test_what_is_remembered_stays_bounded(monkeypatch):
     monkeypatch.setattr(publish, "_MAX_REMEMBERED", 10)
+    monkeypatch.setattr(publish, "_MAX_TOPICS", 10)
     for number in range(50):
         name = b"bounded/%d" % number
         raw = b"\x26\0\2%02d\0\1v" % number

@@ -91,7 +91,8 @@ class LogView:
     @property
     def stored_bytes(self) -> int:
         """Return the bytes of its segments; what is in the journal only is not among them."""
-        return sum(segment.length for segment in self.writer.segments)
+        segments = self.writer.segments
+        return segments[0].length if len(segments) == 1 else sum(segment.length for segment in segments)
 
     def read(self, offset: int) -> RecordBatch | None:
         """Return the first batch that ends after `offset` if it is in memory; None: `load` it, or there is none."""
