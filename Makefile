@@ -13,8 +13,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 run: $(VENV)/.installed ## Install and serve on 127.0.0.1:1883, data in ./highway-data; ARGS="--listen HOST:PORT" and the like
 	exec $(BIN)/highway serve $(ARGS)
 
-test: $(VENV)/.installed-test ## Install and run all tests; ARGS="..." goes to pytest
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.installed-test ## Install and run all tests in two processes; ARGS="..." goes to pytest, -n0 makes it one
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 check: $(VENV)/.installed-test ## Lint, format and types
 	$(BIN)/ruff check .

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -19,21 +22,42 @@ import psutil
 from tests.harness.raw_client import RawClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
+
+    from tests.harness.nursery import Forked, Nursery
 
 __all__ = ["BrokerProcess", "free_port", "wait_until"]
 
 START_SECONDS = 20.0  # the promise is 5; a busy test machine gets more
 STOP_SECONDS = 10.0
 ROOT = Path(__file__).parents[2]
+PROGRAM = [sys.executable, "-m", "highway"]
+
+
+# Below what the system gives of itself, to clients or to whoever asks for any port: a broker that is started again finds
+# its port as it left it. Each process of a parallel run has a part of them.
+_PORTS = range(10_240, 32_768)
+_WORKERS = 8
+
+
+def _candidates() -> Iterator[int]:
+    part = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS
+    ports = _PORTS[part::_WORKERS]
+    begin = random.SystemRandom().randrange(len(ports))  # other runs on this machine begin elsewhere
+    return itertools.cycle([*ports[begin:], *ports[:begin]])
+
+
+_ports = _candidates()
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 where nobody listens; the next call returns another one."""
+    for port in _ports:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError
 
 
 def wait_until(condition: Callable[[], object], *, timeout: float = 10.0, what: str = "the condition") -> None:
@@ -45,16 +69,21 @@ def wait_until(condition: Callable[[], object], *, timeout: float = 10.0, what: 
 
 
 class BrokerProcess:
-    """A broker on a data directory and a port of its own, kept over restarts."""
+    """A broker on a data directory and a port of its own, kept over restarts.
+
+    Where there is a `nursery`, it comes from there; otherwise it is started as a user does.
+    """
+
+    nursery: Nursery | None = None
 
     def __init__(self, directory: Path, *, topics: list[dict[str, Any]] | None = None, **settings: Any) -> None:
         self.directory = directory
         self.data = directory / "data"
         self.port = free_port()
         self.config = directory / "highway.yaml"
-        self.program = [sys.executable, "-m", "highway"]
+        self.program = PROGRAM
         self.environment: dict[str, str] = {}  # beside our own
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | Forked | None = None
         self.stderr: list[str] = []  # the lines of every run so far
         self._reader: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -71,20 +100,26 @@ class BrokerProcess:
         }
         self.config.write_text(json.dumps(whole, indent=1))
 
-    def spawn(self) -> None:
-        """Start the process without waiting for anything."""
+    def spawn(self, *, stopped: bool = False) -> None:
+        """Start the process without waiting for anything; a stopped one, of a nursery, runs once it gets SIGCONT."""
         assert self.process is None, "already running"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HIGHWAY__")}
-        self.process = subprocess.Popen(
-            [*self.program, "serve", "-c", str(self.config)],
-            cwd=ROOT,
-            env={**environment, "PYTHONPATH": str(ROOT), **self.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
+        environment |= {"PYTHONPATH": str(ROOT), **self.environment}
+        words = ["serve", "-c", str(self.config)]
+        if self.nursery is not None and self.program == PROGRAM:
+            self.process = self.nursery.start(words, environment, stopped=stopped)
+        else:
+            assert not stopped
+            self.process = subprocess.Popen(
+                [*self.program, *words],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
         self._reader = threading.Thread(target=self._read_stderr, args=(self.process,), daemon=True)
         self._reader.start()
 
@@ -99,7 +134,7 @@ class BrokerProcess:
             raise
         return self
 
-    def _read_stderr(self, process: subprocess.Popen[str]) -> None:
+    def _read_stderr(self, process: subprocess.Popen[str] | Forked) -> None:
         assert process.stderr is not None
         with process.stderr:
             for line in process.stderr:
