@@ -35,7 +35,9 @@ def test_subscribers_that_are_stuck_hold_nobody_up_and_recover(broker: BrokerPro
     found = replay.stuck(broker, 20_000)
     assert found["recovered"] == 4
     assert found["grown_mib"] < 60
-    assert found["ratio"] > 0.3  # a tenth less is what a quiet machine shows; this one may be anything but
+    # A tenth slower is what a quiet machine shows. This one may be anything but, and then says less in time than in work.
+    assert found["ratio"] > 0.1
+    assert found["cpu_ratio"] < 3
 
 
 def test_sessions_with_topics_of_their_own_get_all_of_theirs(broker: BrokerProcess) -> None:

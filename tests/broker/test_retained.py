@@ -93,9 +93,9 @@ def test_a_look_up_among_100_000_topics_takes_far_less_than_5_ms(
 ) -> None:
     fastest = float("inf")
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.thread_time()
         assert len(list(hundred_thousand.match(topic_filter))) == hits
-        fastest = min(fastest, time.perf_counter() - start)
+        fastest = min(fastest, time.thread_time() - start)
     assert fastest < 0.005
 
 
@@ -103,6 +103,6 @@ def test_a_filter_of_many_plus_levels_visits_a_bushy_tree_once() -> None:
     store: RetainedStore[bytes] = RetainedStore()
     for number in range(4**8 // 8):
         store.set(b"/".join(b"%d" % (number >> shift & 3) for shift in range(0, 16, 2)), b"")
-    start = time.perf_counter()
+    start = time.thread_time()
     assert len(list(store.match(b"+/+/+/+/+/+/+/+"))) == 4**8 // 8
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0

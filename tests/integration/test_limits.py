@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import statistics
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from tests.harness import packets, packets5
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.http import request
 from tests.harness.raw_client import RawClient, close_all
+from tests.harness.timing import timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,15 +43,20 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Br
         broker.stop()
 
 
-def worst_ping_s(client: RawClient, until: threading.Thread) -> float:
-    """The longest that a ping took while a thread ran."""
-    worst = 0.0
+def usual_ping_s(client: RawClient, until: threading.Thread) -> float:
+    """The median of what pings took while a thread ran; a single one may have waited for another process."""
+    took = [timed(client.ping)]
     while until.is_alive():
-        started = time.monotonic()
-        client.ping()
-        worst = max(worst, time.monotonic() - started)
+        took.append(timed(client.ping))
         until.join(0.02)
-    return worst
+    return statistics.median(took)
+
+
+def times_limited(broker: BrokerProcess, limit: str) -> float:
+    """How often a limit bit."""
+    text = request(broker.data / "admin.sock", "/metrics").body.decode()
+    (value,) = re.findall(rf'^highway_limited_total{{limit="{limit}"}} (\S+)$', text, re.MULTILINE)
+    return float(value)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +84,11 @@ def test_a_client_beyond_its_rate_waits_and_loses_nothing(
 
         sender = threading.Thread(target=send)
         sender.start()
-        worst = worst_ping_s(steady, sender)
+        usual = usual_ping_s(steady, sender)
         took = time.monotonic() - begin
         assert [message.payload for message in reader.messages(count)] == wanted
     assert seconds * 0.8 <= took < seconds + 5
-    assert worst < 0.5
+    assert usual < 0.5
     assert bool(broker.lines(f"limits.{next(iter(limits), 'x')} is reached client=quick")) is bool(limits)
 
 
@@ -116,14 +124,15 @@ def test_what_comes_together_with_connect_counts_too(start: Callable[..., Broker
 def test_new_topics_are_counted_and_known_ones_are_not(start: Callable[..., BrokerProcess]) -> None:
     broker = start(new_topics="100/s")
     with broker.client("gateway") as gateway, broker.client("other") as other:
-        for topics in (range(150), range(150)):
-            begin = time.monotonic()
-            gateway.send(b"".join(packets.publish(f"t/{number}", b"x") for number in topics))
+        bitten = []
+        for _ in range(2):
+            gateway.send(b"".join(packets.publish(f"t/{number}", b"x") for number in range(150)))
             gateway.ping()
             other.subscribe(("x/+/+", 0))  # forgets every route, and no name
-            gateway.send(b"".join(packets.publish(f"t/{number}", b"x") for number in topics))
+            gateway.send(b"".join(packets.publish(f"t/{number}", b"x") for number in range(150)))
             gateway.ping()
-        assert time.monotonic() - begin < 0.3
+            bitten.append(times_limited(broker, "new_topics"))
+        assert bitten[0] == bitten[1]
         gateway.send(b"".join(packets.publish(f"u/{number}", b"x") for number in range(200)) + packets.PINGREQ)
         gateway.ping()
         begin = time.monotonic()
@@ -152,12 +161,13 @@ def test_an_address_that_connects_too_often_waits_and_others_do_not(start: Calla
     begin = time.monotonic()
     for number in range(30):
         broker.client(f"c{number}").close()
-    assert 1.5 < time.monotonic() - begin < 10
-    begin = time.monotonic()
+    assert 1.5 < time.monotonic() - begin < 20
+    bitten = times_limited(broker, "connect_rate_per_address")
+    assert bitten > 0
     with socket.create_connection(("127.0.0.1", broker.port), source_address=("127.0.0.2", 0)) as other:
         other.sendall(packets.connect("other"))
         assert other.recv(4) == b"\x20\x02\0\0"
-    assert time.monotonic() - begin < 0.5
+    assert times_limited(broker, "connect_rate_per_address") == bitten
     assert broker.lines("limits.connect_rate_per_address is reached peer=127.0.0.1")
 
 

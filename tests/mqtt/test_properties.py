@@ -154,7 +154,7 @@ def test_thousands_of_user_properties_take_milliseconds():
     raw = bytes.fromhex("2600036b6579000576616c7565") * 5000
     took = []
     for _ in range(5):
-        begin = time.perf_counter()
+        begin = time.thread_time()
         assert len(decode_properties(raw, PacketType.CONNECT).user_properties) == 5000
-        took.append(time.perf_counter() - begin)
+        took.append(time.thread_time() - begin)
     assert min(took) < 0.015

@@ -20,7 +20,7 @@ TOPICS = [
     {"topic": "safe/#", "log": "safe", "durability": "SAFE"},
     {"topic": "fast/#", "log": "fast", "durability": "FAST"},
 ]
-CONNECT_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 4.0
 
 
 @pytest.fixture(autouse=True)

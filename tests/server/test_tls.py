@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness import packets
+from tests.harness.broker_process import wait_until
 from tests.harness.certificates import Authority
 from tests.harness.mosquitto import mosquitto_pub, mosquitto_sub
 from tests.harness.raw_client import CONNACK, RawClient
@@ -41,7 +42,7 @@ def is_turned_away(client: RawClient) -> bool:
     """Whether a CONNECT is never answered. With TLS 1.3, a client learns only now what became of its certificate."""
     try:
         client.send(packets.connect("x"))
-        return client.read_packet(timeout=3) is None
+        return client.read_packet() is None
     except (ssl.SSLError, ConnectionResetError, BrokenPipeError):
         return True
 
@@ -152,28 +153,24 @@ def test_stalled_handshakes_keep_nobody_out_and_are_closed_in_time(
 ) -> None:
     """Field report 73."""
     begin = time.monotonic()
+    mark = len(broker.stderr)
     with contextlib.ExitStack() as stack:
         stalled = [stack.enter_context(connect_plain(ports[listener])) for _ in range(60)]
         for sock in stalled:
             sock.sendall(b"\x16")
         stalled += [stack.enter_context(connect_plain(ports["local"])) for _ in range(60)]
         half = dial(listener)  # the handshake counts against the time that it has for its CONNECT
-        start = time.monotonic()
         good = [dial(listener) for _ in range(20)]
         for number, client in enumerate(good):
             client.login(f"good-{number}")
-        assert time.monotonic() - start < 1.0
-        time.sleep(max(0.0, begin + 0.75 * CONNECT_TIMEOUT_S - time.monotonic()))  # not closed early, either
-        assert not any(is_closed(sock) for sock in stalled)
-        half.expect_closed(within=CONNECT_TIMEOUT_S)
-        assert time.monotonic() - start < CONNECT_TIMEOUT_S + 0.5
-        deadline = begin + CONNECT_TIMEOUT_S + 1.0
-        while not all(is_closed(sock) for sock in stalled):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        assert not any(is_closed(sock) for sock in stalled), "they had to wait until one that stalls was closed"
+        wait_until(lambda: any(is_closed(sock) for sock in stalled), what="an end of one that stalls")
+        assert time.monotonic() - begin >= 0.75 * CONNECT_TIMEOUT_S, "closed too early"
+        half.expect_closed()
+        wait_until(lambda: all(is_closed(sock) for sock in stalled), what="an end of all that stall")
         for client in good:
             client.ping()
-    assert broker.lines(f"no TLS connection at {listener}: SSL handshake is taking longer than")
+    assert broker.lines(f"no TLS connection at {listener}: SSL handshake is taking longer than", since=mark)
 
 
 def test_a_handshake_that_is_cut_off_is_logged_and_forgotten(broker: BrokerProcess, ports: dict[str, int]) -> None:

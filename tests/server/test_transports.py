@@ -129,14 +129,14 @@ def test_bad_bytes_close_at_once_and_the_will_is_published(dial: Callable[..., R
     client.login("breaks", will=(f"wills/{kind}", b"fault", 0, False))
     client.send("f000")
     client.expect_closed()
-    assert watcher.message(timeout=1).payload == b"fault"
+    assert watcher.message().payload == b"fault"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_keep_alive_and_clean_end(dial: Callable[..., RawClient], kind: str) -> None:
     client = dial(kind)
     client.login("silent", keep_alive=1)
-    client.expect_closed(within=3)
+    client.expect_closed(within=10)
     client = dial(kind)
     client.login("leaves")
     client.disconnect()

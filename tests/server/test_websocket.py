@@ -12,6 +12,7 @@ import pytest
 from tests.harness import packets
 from tests.harness.raw_client import PUBACK, RawClient
 from tests.harness.web_socket import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, WebSocket, frame, request
+from tests.server.conftest import CONNECT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,7 +180,7 @@ def test_frames_that_end_the_connection(dial: Callable[..., RawClient], data: by
     assert client.expect_closed() == []
     assert socket.close_code == code
     assert socket.below.recv(1) == b""  # the server goes first
-    assert [message.payload for message in watcher.messages(2, timeout=1)] == [b"in time", b"gone"]
+    assert [message.payload for message in watcher.messages(2)] == [b"in time", b"gone"]
 
 
 def test_broker_says_goodbye_and_waits_for_the_answer(client: RawClient) -> None:
@@ -232,11 +233,11 @@ def test_a_client_that_does_not_wait_for_connack_is_served(dial: Callable[..., R
 
 def test_a_handshake_that_is_never_finished_is_closed_in_time(ports: dict[str, int], broker: BrokerProcess) -> None:
     del broker
+    start = time.monotonic()
     raw = RawClient(ports["web"])
     raw.send(request()[:-2])
-    start = time.monotonic()
-    raw.expect_closed(within=3)
-    assert time.monotonic() - start > 1.5
+    raw.expect_closed(within=10)
+    assert time.monotonic() - start > 0.75 * CONNECT_TIMEOUT_S
 
 
 @pytest.mark.usefixtures("broker")

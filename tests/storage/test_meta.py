@@ -38,10 +38,10 @@ def test_a_prefix_of_any_length_finds_its_keys():
 
 def test_asking_for_one_kind_of_keys_does_not_cost_what_the_others_have():
     meta = Meta({b"o/%d" % number: b"" for number in range(200_000)} | {b"s/a": b"b"})
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(1000):
         assert list(meta.items(b"s/")) == [(b"s/a", b"b")]
-    assert time.perf_counter() - began < 2.0  # each look at all keys would take 20 ms
+    assert time.thread_time() - began < 2.0  # each look at all keys would take 20 ms
 
 
 def test_a_snapshot_comes_back_as_it_was():
