@@ -1,4 +1,6 @@
-"""Figures that stand for themselves: `python -m tests.benchmarks.absolutes [NAME...]`, each on a broker of its own.
+"""Figures that stand for themselves: `python -m tests.benchmarks.absolutes [NAME...] [--output DIR]`.
+
+Each is measured on a broker of its own; with `--output`, ABSOLUTES.md is written there.
 
 idle      memory and processor with 10,000 idle connections and 10,000 idle logs
 topics    memory with 100,000 topics, of which each has a subscription
@@ -8,46 +10,53 @@ restart   seconds until ready after `kill -9` in full traffic, with 10 GB stored
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import resource
+import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highway.cli.load.disk import measure_disk
 from tests.benchmarks.curve_load import Bench, Work, subscribe_all, topic_windows
-from tests.benchmarks.curves import LOGS, ONE_LOG
+from tests.benchmarks.curves import LOGS, ONE_LOG, allow_descriptors, say
 from tests.benchmarks.replay import cpu_seconds
+from tests.benchmarks.report import machine
 from tests.benchmarks.rows import varied_readings
 from tests.crash.stored import add_stored_logs
 from tests.harness import packets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["FIGURES", "disk", "idle", "restart", "topics"]
+__all__ = ["FIGURES", "WANTED", "disk", "idle", "restart", "topics", "write_figures"]
 
 READING_TOPIC = "highway/A1/telemetry"
 STORED_BYTES = 10_000_000_000
 
 
+def _mb(bench: Bench) -> float:
+    return bench.broker.rss_bytes() / 1e6
+
+
 def idle(
     folder: Path, connections: int = 10_000, logs: int = 10_000, seconds: float = 60, settle: float = 30
 ) -> dict[str, float]:
-    """MiB of the broker with its idle connections and without, and percent of a processor that it takes to be idle."""
+    """Memory of the broker with its idle connections and without, and percent of a processor that it takes to be idle."""
     with Bench(folder, [*LOGS, *ONE_LOG]) as bench:
         bench.run(Work(topic_windows([f"plant/{number}" for number in range(logs)], logs), logs))
-        with_logs = bench.rss_mib()
+        with_logs = _mb(bench)
         for number in range(connections):
             bench.hold(f"idle-{number}")
-        with_all = bench.rss_mib()
+        with_all = _mb(bench)
         time.sleep(settle)  # the first messages of the logs go to files with the third checkpoint, and that is work
         percent = _share(bench, seconds)
     return {
-        "connections_mib": round(with_all - with_logs, 1),
-        "all_mib": round(with_all, 1),
-        "cpu_percent": round(percent, 2),
+        f"{connections:,} idle connections, MB": with_all - with_logs,
+        f"with {logs:,} idle logs, the whole broker, MB": with_all,
+        "processor with all idle, %": percent,
     }
 
 
@@ -59,24 +68,24 @@ def _share(bench: Bench, seconds: float) -> float:
 
 
 def topics(folder: Path, count: int = 100_000) -> dict[str, float]:
-    """MiB with so many topics that were published to, and a subscription for each, in ten sessions."""
+    """Memory with so many topics that were published to, and a subscription for each, in ten sessions."""
     names = [f"fleet/{number}/telemetry" for number in range(count)]
     with Bench(folder, ONE_LOG) as bench:
-        fresh = bench.rss_mib()
+        fresh = _mb(bench)
         work = Work(topic_windows(names, count), count)
         bench.run(work)
-        published = bench.rss_mib()
+        published = _mb(bench)
         for number in range(10):
             subscribe_all(bench.hold(f"reader-{number}"), names[number::10])
         bench.run(Work(work.windows, count, bench.held, count))
         return {
-            "fresh_mib": round(fresh, 1),
-            "published_mib": round(published, 1),
-            "subscribed_mib": round(bench.rss_mib(), 1),
+            "a broker that has just started, MB": fresh,
+            f"{count:,} topics, MB": published,
+            f"{count:,} topics, each with a subscription, MB": _mb(bench),
         }
 
 
-def disk(folder: Path, readings: int = 1_000_000, publishers: int = 20) -> dict[str, float]:
+def disk(folder: Path, readings: int = 1_000_000, publishers: int = 20, quiet: float = 15) -> dict[str, float]:
     """Bytes a reading in the segments and indexes of its log; each publisher has one reading under way and no more.
 
     They come faster than a sensor's do, so that frames of 4 KiB are asked for: what one of a reading every second leaves.
@@ -95,12 +104,14 @@ def disk(folder: Path, readings: int = 1_000_000, publishers: int = 20) -> dict[
         bench.configure([entry], reaper_interval="1s", checkpoint_interval="1s")
         bench.broker.start()
         after, quiet_since = before, time.monotonic()
-        while time.monotonic() < quiet_since + 15:
+        while time.monotonic() < quiet_since + quiet:
             time.sleep(0.5)  # until nothing changes any more
             if (now := _log_bytes(bench)) != after:
                 after, quiet_since = now, time.monotonic()
-    size = sum(map(len, payloads)) / len(payloads)
-    return {"payload": round(size, 1), "as_came": round(before / readings, 1), "re_framed": round(after / readings, 1)}
+    return {
+        "a reading of 110 bytes, as it came, bytes": before / readings,
+        "a reading of 110 bytes, re-framed, bytes": after / readings,
+    }
 
 
 def _log_bytes(bench: Bench) -> int:
@@ -127,7 +138,7 @@ def restart(folder: Path, stored: int = STORED_BYTES, messages: int = 200_000) -
         started = time.perf_counter()
         bench.broker.start()
         seconds = time.perf_counter() - started
-    return {"stored_gb": round(stored / 1e9, 1), "ready_s": round(seconds, 2)}
+    return {f"ready after kill -9 at {stored / 1e9:g} GB, s": seconds}
 
 
 FIGURES: dict[str, Callable[[Path], dict[str, float]]] = {
@@ -137,16 +148,56 @@ FIGURES: dict[str, Callable[[Path], dict[str, float]]] = {
     "restart": restart,
 }
 
+# What is asked of them, at most.
+WANTED = {
+    "10,000 idle connections, MB": 100,
+    "processor with all idle, %": 1,
+    "100,000 topics, each with a subscription, MB": 500,
+    "a reading of 110 bytes, re-framed, bytes": 30,
+    "ready after kill -9 at 10 GB, s": 5,
+}
 
-def main(names: list[str]) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    for name in names:
-        with tempfile.TemporaryDirectory(prefix="highway-figures-") as folder:
-            started = time.perf_counter()
-            found = FIGURES[name](Path(folder))
-            print(f"{name}: {found} ({time.perf_counter() - started:.0f} s)", flush=True)  # noqa: T201
+
+def write_figures(folder: Path, about: Sequence[str], found: dict[str, float]) -> Path:
+    """Write ABSOLUTES.md to `folder`; returns the file's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["# Figures that stand for themselves", "", "Made by `python -m tests.benchmarks.absolutes`.", "", *about]
+    lines += ["", *_table(found)]
+    path = folder / "ABSOLUTES.md"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _table(found: dict[str, float]) -> list[str]:
+    lines = ["| | at most | measured | |", "|---|---:|---:|---|"]
+    for name, figure in found.items():
+        wanted = WANTED.get(name)
+        verdict = "" if wanted is None else "yes" if figure <= wanted else "**no**"
+        lines.append(f"| {name} | {'' if wanted is None else wanted} | {figure:.4g} | {verdict} |")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all of them by default: {', '.join(FIGURES)}")
+    parser.add_argument("--output", type=Path, help="folder for ABSOLUTES.md")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(FIGURES):
+        parser.error(f"there is no figure {', '.join(sorted(unknown))}")
+    allow_descriptors()
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="highway-figures-") as folder:
+        about = machine(measure_disk(Path(folder), 0.5))
+        for name in options.names or FIGURES:
+            own = Path(folder) / name
+            own.mkdir()
+            found |= FIGURES[name](own)
+            shutil.rmtree(own)
+    say("\n".join(_table(found)))
+    if options.output:
+        say(f"\n{write_figures(options.output, about, found)}")
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(FIGURES))
+    sys.exit(main())

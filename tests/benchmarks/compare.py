@@ -7,7 +7,6 @@ the better part of an hour; `--only`, `--brokers`, `--rounds` and `--scale` make
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from highway.cli.load import client as load_client
 from highway.cli.load.client import LoadError
 from highway.cli.load.disk import measure_disk
+from tests.benchmarks.curves import allow_descriptors
 from tests.benchmarks.peers import PEERS, Peer, Running
 from tests.benchmarks.report import Results, machine, write_report
 from tests.benchmarks.rows import ROWS, Row
@@ -33,7 +33,7 @@ def say(text: str) -> None:
 def run(*, rounds: int, scale: float, only: str = "", brokers: str = "", output: Path) -> Path:
     """Measure and write the report to `output`; returns its path. `only` and `brokers` are texts to look for."""
     load_client.STALL_S = STALL_S
-    _allow_descriptors()
+    allow_descriptors()
     peers = [peer for peer in PEERS if _chosen(peer.name, brokers)]
     missing = {peer.name: peer.missing() for peer in peers if peer.missing()}
     peers = [peer for peer in peers if peer.name not in missing]
@@ -55,11 +55,6 @@ def run(*, rounds: int, scale: float, only: str = "", brokers: str = "", output:
 
 def _chosen(text: str, words: str) -> bool:
     return not words or any(word.strip() in text for word in words.split(";"))
-
-
-def _allow_descriptors() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _measure_row(row: Row, running: list[Running], results: Results, rounds: int, scale: float, folder: Path) -> None:

@@ -34,11 +34,10 @@ from tests.harness import packets
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["CURVES", "FLAT", "Curve", "curve_points", "write_curves"]
+__all__ = ["CURVES", "LOGS", "ONE_LOG", "Curve", "allow_descriptors", "curve_points", "say", "write_curves"]
 
 MESSAGES = 100_000
 ROUNDS = 3
-FLAT = 1.3  # times the cost of the smallest size
 ONE_LOG = [{"topic": "#", "log": "all", "durability": "BALANCED"}]
 LOGS = [{"topic": "plant/#", "log": "plant", "durability": "BALANCED", "per_topic": True, "max_logs": 100_000}]
 FEW = [f"load/{number}/telemetry" for number in range(10)]  # topics of those curves in which topics don't grow
@@ -70,6 +69,12 @@ def _curve(
 
 def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201
+
+
+def allow_descriptors() -> None:
+    """Let this process, and the brokers that it starts, have as many connections as the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _to_few(messages: int) -> Work:
@@ -226,8 +231,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.names) - set(names):
         parser.error(f"there is no curve {', '.join(sorted(unknown))}")
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allow_descriptors()
     found: dict[str, list[Point]] = {}
     with tempfile.TemporaryDirectory(prefix="highway-curves-") as folder:
         about = machine(measure_disk(Path(folder), 0.5))

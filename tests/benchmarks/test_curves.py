@@ -38,10 +38,13 @@ def test_every_message_is_sent_and_none_behind_another_of_its_topic(topics: int,
 
 
 def test_the_figures_are_measured(tmp_path: Path) -> None:
-    (tmp_path / "idle").mkdir()
-    idle = absolutes.idle(tmp_path / "idle", connections=20, logs=20, seconds=0.2, settle=0)
-    assert idle["all_mib"] > 10
-    (tmp_path / "topics").mkdir()
-    assert absolutes.topics(tmp_path / "topics", 50)["subscribed_mib"] > 10
-    (tmp_path / "restart").mkdir()
-    assert absolutes.restart(tmp_path / "restart", 100_000_000, 1000)["ready_s"] > 0
+    for name in ("idle", "topics", "disk", "restart"):
+        (tmp_path / name).mkdir()
+    found = absolutes.idle(tmp_path / "idle", connections=20, logs=20, seconds=0.2, settle=0)
+    found |= absolutes.topics(tmp_path / "topics", 50)
+    found |= absolutes.disk(tmp_path / "disk", 500, quiet=0.5)
+    found |= absolutes.restart(tmp_path / "restart", 100_000_000, 1000)
+    assert 10 < found["50 topics, each with a subscription, MB"] < 1000
+    assert 10 < found["a reading of 110 bytes, re-framed, bytes"] < 110
+    assert found["ready after kill -9 at 0.1 GB, s"] > 0
+    assert "| processor with all idle, % | 1 |" in absolutes.write_figures(tmp_path, [], found).read_text()
