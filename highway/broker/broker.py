@@ -360,7 +360,7 @@ class Broker:
         """A replay came to its `replay-until` in one log: a marker, and with the last log the subscription is gone."""
         reader, session, log = cursor.reader, cursor.reader.session, cursor.feed.log
         marker = Message(b"$end/" + log.name.encode(), b'{"until":%d}' % reader.until[log.name], 0, False, b"")
-        session.send(marker.encode(session.version, 0), 1)
+        session.send(marker.encode(session.version, 0), 1, len(marker.payload))
         puts: Puts = [session_store.cursor_drop(reader.drop(cursor.feed))]
         if not reader.cursors:
             for subscription in reader.subscriptions.values():

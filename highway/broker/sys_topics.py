@@ -74,7 +74,7 @@ class Counters:
         "malformed_packets",  # connections closed for a protocol fault
         "messages_received",  # control packets of every type
         "offset_not_found",  # fetches of an offset that is not there, by MQTT or HTTP
-        "publish_bytes_received",  # whole PUBLISH packets
+        "publish_bytes_received",  # payloads of PUBLISH packets, as mosquitto counts them
         "publish_bytes_sent",
         "publish_received",
         "publish_sent",

@@ -59,7 +59,7 @@ class PublishRun:
     `topic_name` the alias is already resolved.
     """
 
-    __slots__ = ("dup", "packet_bytes", "packet_ids", "payloads", "properties", "qos", "retain", "topic_name")
+    __slots__ = ("dup", "packet_ids", "payload_bytes", "payloads", "properties", "qos", "retain", "topic_name")
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class PublishRun:
         payloads: list[bytes],
         packet_ids: list[bytes],
         properties: bytes = b"",
-        packet_bytes: int = 0,
+        payload_bytes: int = 0,
     ) -> None:
         self.topic_name = topic_name
         self.qos = first_byte >> 1 & 3
@@ -77,7 +77,7 @@ class PublishRun:
         self.payloads = payloads
         self.packet_ids = packet_ids
         self.properties = properties
-        self.packet_bytes = packet_bytes  # of all its packets on the wire; 0 for what was not read from it
+        self.payload_bytes = payload_bytes  # as they came on the wire; 0 for what was not read from it
 
     def __repr__(self) -> str:
         return (
@@ -206,7 +206,9 @@ class PublishReader:
                 end = _follow(data, end, follower, packet_ids, payloads)
         if _ZERO_ID in packet_ids:
             self._refuse_zero_id(topic_name, first, payloads, packet_ids, properties, topic_end - start, events)
-        events.append(PublishRun(topic_name, first, payloads, packet_ids, properties, end - start))
+        # All before the payload is of the same length in each packet, the remaining length included.
+        payload_bytes = end - start - len(payloads) * (place - start)
+        events.append(PublishRun(topic_name, first, payloads, packet_ids, properties, payload_bytes))
         return end
 
     def judge(self, reader: Reader, first: int) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 
 from highway import __version__
 from highway.broker.sys_topics import SYS_TOPICS, Counters, sys_messages
 from highway.clock import ManualClock
+from tests.broker.rig import Peer, Rig
+from tests.harness import packets, packets5
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # As `mosquitto_sub -v -t '$SYS/#'` shows them, with the sockets that 2.1 counts.
 MOSQUITTO_NAMES = [
@@ -70,6 +76,62 @@ def test_exporters_can_make_a_metric_of_every_name_and_value() -> None:
         seen.add(name)
         assert re.search(r"\d+(\.\d+)?", payload.decode())
     assert {"broker_bytes_received", "broker_publish_messages_dropped", "broker_retained_messages_count"} <= seen
+
+
+PAYLOADS = [bytes(size) for size in (0, 1, 10, 100, 200, 1000, 20_000)] * 3
+
+
+def publish_all(rig: Rig, qos: int) -> None:
+    publisher = rig.connect("p")
+    for packet_id, payload in enumerate(PAYLOADS, 1):
+        publisher.send(packets.publish("t", payload, qos=qos, packet_id=packet_id))
+    publisher.drop()
+
+
+def publish_bytes(rig: Rig) -> tuple[int, int]:
+    """What `$SYS/broker/publish/bytes/received` and `sent` say."""
+    values = {name: int(value(rig.broker.counters)) for name, value in SYS_TOPICS.items() if b"publish/bytes" in name}
+    return values[b"publish/bytes/received"], values[b"publish/bytes/sent"]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("name", ["t", "$replay/earliest/t", "$log/earliest/t", "$share/g/t"])
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_of_publish_only_payloads_are_counted_in_bytes(
+    tmp_path: Path, qos: int, name: str, version: int, *, is_there: bool
+) -> None:
+    """As mosquitto does: topic names, headers and properties are not counted there."""
+    rig = Rig(tmp_path)
+
+    def connect() -> Peer:
+        return (
+            rig.connect5("r", clean_start=False, session_expiry_interval=60)
+            if version == 5
+            else rig.connect("r", clean=False)
+        )
+
+    reader = connect()
+    reader.send((packets5 if version == 5 else packets).subscribe(1, (name, qos)))
+    if not is_there:
+        reader.drop()
+    publish_all(rig, qos)
+    if not is_there:
+        reader = connect()
+    got = reader.messages()
+    size = sum(map(len, PAYLOADS))
+    assert len(got) == len(PAYLOADS)
+    assert publish_bytes(rig) == (size, size)
+
+
+def test_a_retained_message_and_a_repetition_count_each_time(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.connect("p").send(packets.publish("t", b"12345", retain=True, qos=1, packet_id=1))
+    reader = rig.connect("r", clean=False).send(packets.subscribe(1, ("t", 1)))
+    assert publish_bytes(rig) == (5, 5)
+    reader.drop()
+    rig.connect("r", clean=False)
+    assert publish_bytes(rig) == (5, 10)
 
 
 def test_uptime_and_version_read_like_mosquitto() -> None:

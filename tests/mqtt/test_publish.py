@@ -51,6 +51,7 @@ def test_a_batch_goes_out_and_comes_in_as_one_run(topic_name, batch, qos):
     assert protocol.error is None
     assert b"".join(b"".join(event.packet_ids) for event in events) == b"".join(ids)
     assert [payload for event in events for payload in event.payloads] == payloads
+    assert [event.payload_bytes for event in events] == [sum(map(len, event.payloads)) for event in events]
     assert {(event.topic_name, event.qos) for event in events} == {(topic_name, qos)}
     if len({len(head) for head in map(heads.__getitem__, map(len, payloads))}) == 1 and len(topic_name) < 200:
         assert len(events) == 1  # another length of the remaining length makes another run
@@ -73,6 +74,7 @@ def test_a_batch_of_5_0_with_properties(topic_name, batch, raw, qos):
     events, protocol = events_of(data, 5)
     assert protocol.error is None
     assert [payload for event in events for payload in event.payloads] == payloads
+    assert [event.payload_bytes for event in events] == [sum(map(len, event.payloads)) for event in events]
     assert {(event.topic_name, event.qos, event.retain, event.properties) for event in events} == {
         (topic_name, qos, True, raw)
     }

@@ -260,7 +260,7 @@ class Client:
         count, counters = len(run.payloads), broker.counters
         counters.publish_received += count
         counters.messages_received += count - 1  # a run is many packets
-        counters.publish_bytes_received += run.packet_bytes
+        counters.publish_bytes_received += run.payload_bytes
         if not allowed:
             self._deny(run)
             return

@@ -196,7 +196,7 @@ class Cursor:
         if not chunk.offsets:
             self._next_offset = next_offset
             self.feed.replayed += chunk.count
-            session.send(chunk.data, chunk.count)
+            session.send(chunk.data, chunk.count, chunk.payload_bytes)
             return len(chunk.data), whole
         if session.persistent and 2 in chunk.qos:
             self._send_after_journal(chunk, next_offset)
@@ -205,7 +205,7 @@ class Cursor:
         self._next_offset = next_offset
         session.dirty = True
         self.feed.replayed += chunk.count
-        session.send(chunk.data, chunk.count)
+        session.send(chunk.data, chunk.count, chunk.payload_bytes)
         return len(chunk.data), whole
 
     def _send_shared(self, shared: Slice, batch: RecordBatch, stop: int, visible: int, budget: int) -> tuple[int, bool]:
@@ -227,10 +227,12 @@ class Cursor:
         else:
             next_offset = offsets[first + count]
         data = shared.encode(first, first + count, packet_ids)
+        payload_bytes = shared.payload_bytes(first, first + count)
         if packet_ids:
             if session.persistent and shared.qos == 2:
                 chunk = encoding.Chunk()
                 chunk.data, chunk.count, chunk.packet_ids = data, count, packet_ids
+                chunk.payload_bytes = payload_bytes
                 chunk.offsets, chunk.qos = offsets[first : first + count], [2] * count
                 self._send_after_journal(chunk, next_offset)
                 return len(data), False
@@ -238,7 +240,7 @@ class Cursor:
             session.dirty = True
         self._next_offset = next_offset
         self.feed.replayed += count
-        session.send(data, count)
+        session.send(data, count, payload_bytes)
         return len(data), whole
 
     def _wait_for_pace(self, pace: Pace) -> None:
@@ -268,7 +270,9 @@ class Cursor:
             self.loading = False
             if session.link is link:
                 self.feed.replayed += chunk.count
-                session.send(chunk.data, chunk.count)  # on another one they are among what is sent again
+                session.send(
+                    chunk.data, chunk.count, chunk.payload_bytes
+                )  # on another one they are among what is sent again
             session.broker.pump_later(session)
 
         session.broker.store_inflight(session)

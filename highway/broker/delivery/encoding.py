@@ -125,7 +125,7 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
     # [MQTT-3.3.1-12], [MQTT-3.3.1-13].
     first_byte = PUBLISH | qos << 1 | (run.retain and plan.retain_as_published)
     if not qos:
-        session.send(_qos0_wire(run, route, plan, session, first_byte), count)
+        session.send(_qos0_wire(run, route, plan, session, first_byte), count, run.payload_bytes or run.measure())
         return
     packet_ids = session.inflight.free_ids(count)
     if len(packet_ids) < count:
@@ -135,7 +135,8 @@ def deliver_live(run: LiveRun, route: Route, target: Target) -> None:
     session.dirty = True
     topic_name, block = _live_names(run, plan, session)
     heads = plan.heads(first_byte, 2 + len(block), topic_name)
-    session.send(encode_qos(heads, _id_bytes(packet_ids), run.payloads, block), count)
+    data = encode_qos(heads, _id_bytes(packet_ids), run.payloads, block)
+    session.send(data, count, run.payload_bytes or run.measure())
 
 
 def _id_bytes(packet_ids: Sequence[int]) -> list[bytes]:
@@ -185,15 +186,16 @@ def _qos0_wire(run: LiveRun, route: Route, plan: Plan, session: Session, first_b
 class Chunk:
     """Records on their way to one reader.
 
-    `data` the packets; `count` how many; `scanned` how many records were looked at; and of the messages with QoS 1
+    `data` the packets; `count` how many; `payload_bytes` in them; `scanned` how many records were looked at; and of the messages with QoS 1
     or 2, in the same order, `packet_ids`, `offsets` and `qos`.
     """
 
-    __slots__ = ("count", "data", "offsets", "packet_ids", "qos", "scanned")
+    __slots__ = ("count", "data", "offsets", "packet_ids", "payload_bytes", "qos", "scanned")
 
     def __init__(self) -> None:
         self.data = b""
         self.count = 0
+        self.payload_bytes = 0
         self.scanned = 0
         self.packet_ids: Sequence[int] = ()
         self.offsets: list[int] = []
@@ -213,6 +215,7 @@ def encode_records(  # noqa: PLR0915  one loop, in which a call would be one for
     offsets, granted = chunk.offsets, chunk.qos
     pieces: list[bytes] = []
     append = pieces.append
+    sent = 0
     for record in records:
         offset, flags, _, topic_name, properties, payload = record
         plan = plans.get(topic_name)
@@ -236,15 +239,18 @@ def encode_records(  # noqa: PLR0915  one loop, in which a call would be one for
             if qos and used == len(id_bytes):
                 break
             if is_plain and not plan.retain_as_published:
-                append((plan.plain or plan.plain_heads())[qos][len(payload)])
+                size = len(payload)
+                append((plan.plain or plan.plain_heads())[qos][size])
                 if qos:
                     append(id_bytes[used])
                 append(payload)
-                budget -= len(payload) + len(topic_name) + 8
+                budget -= size + len(topic_name) + 8
+                sent += size
                 chunk.count += 1
             elif packet := encode_packet(reader, plan, record, properties, qos, id_bytes[used] if qos else b""):
                 append(packet)
                 budget -= len(packet)
+                sent += len(payload)
                 chunk.count += 1
             else:
                 qos = 0  # too large for this client: passed over as if it had been sent, 5.0 [MQTT-3.1.2-25]
@@ -255,6 +261,7 @@ def encode_records(  # noqa: PLR0915  one loop, in which a call would be one for
         if budget <= 0:
             break
     chunk.data = b"".join(pieces)
+    chunk.payload_bytes = sent
     chunk.packet_ids = ids[: len(offsets)]
     return chunk
 

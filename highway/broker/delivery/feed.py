@@ -34,6 +34,7 @@ class LiveRun:
     __slots__ = (
         "base_offset",
         "end_offset",
+        "payload_bytes",
         "payloads",
         "properties",
         "publisher",
@@ -48,12 +49,18 @@ class LiveRun:
         self.qos = run.qos
         self.retain = run.retain
         self.payloads = run.payloads
+        self.payload_bytes = 0  # until `measure`
         self.properties = run.properties
         self.base_offset = base_offset
         self.end_offset = base_offset + len(run.payloads)
         self.publisher = publisher  # None: the broker itself, or a session that is gone
         # Encoded once for all subscribers that get the same bytes at QoS 0; see `encoding`.
         self.wires: dict[tuple[int, bool], bytes] = {}
+
+    def measure(self) -> int:
+        """The size of its payloads, kept: it is the same for every subscriber."""
+        self.payload_bytes = sum(map(len, self.payloads))
+        return self.payload_bytes
 
     def may_exceed(self, packet_bytes: int) -> bool:
         """Whether a packet of this run may be larger than that, subscription identifiers aside."""

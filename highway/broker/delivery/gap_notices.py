@@ -95,7 +95,7 @@ class GapNotices:
 def _send_packet(session: Session, log: str, gap: Gap) -> None:
     value = {"from": gap.from_offset, "to": gap.to_offset - 1, "reason": gap.reason}
     message = Message(b"$gap/" + log.encode(), json.dumps(value).encode(), 0, False, b"")
-    session.send(message.encode(session.version, 0), 1)
+    session.send(message.encode(session.version, 0), 1, len(message.payload))
 
 
 def send_gap_notice(reader: Reader, log: str, gap: Gap) -> None:

@@ -185,7 +185,7 @@ def _send_repeated(session: Session, packet_id: int, qos: int, message: Message)
         session.broker.counters.dropped_too_large += 1
         _give_up(session)
         return False
-    session.send(packet, 1)
+    session.send(packet, 1, len(message.payload))
     return True
 
 

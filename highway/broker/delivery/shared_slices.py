@@ -12,7 +12,7 @@ Owner: the event loop.
 
 from __future__ import annotations
 
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, TypeAlias
 
 from highway.mqtt import PACKET_IDS, V5
@@ -42,7 +42,7 @@ Kind: TypeAlias = "tuple[bool, frozenset[tuple[bytes, int]]]"
 class Slice:
     """What readers of one kind get of consecutive records. `end` is the index in the batch behind the last of them."""
 
-    __slots__ = ("_heads", "_is_mqtt_5", "_payloads", "bytes_each", "end", "offsets", "qos")
+    __slots__ = ("_heads", "_is_mqtt_5", "_payloads", "_sizes", "bytes_each", "end", "offsets", "qos")
 
     def __init__(self, end: int, *, is_mqtt_5: bool) -> None:
         self.end = end
@@ -52,6 +52,7 @@ class Slice:
         self._is_mqtt_5 = is_mqtt_5
         self._heads: list[bytes] = []
         self._payloads: list[bytes] = []
+        self._sizes: list[int] = []  # of the payloads before each, and of all
 
     def encode(self, first: int, last: int, packet_ids: Sequence[int]) -> bytes:
         """The packets of the messages [first, last); `packet_ids` are as many, or none at QoS 0."""
@@ -66,6 +67,10 @@ class Slice:
         if self._is_mqtt_5:
             return b"".join(chain.from_iterable(zip(*columns, repeat(_NO_PROPERTIES), payloads, strict=False)))
         return b"".join(chain.from_iterable(zip(*columns, payloads, strict=True)))
+
+    def payload_bytes(self, first: int, last: int) -> int:
+        """The size of the payloads of the messages [first, last)."""
+        return self._sizes[last] - self._sizes[first] if last > first else 0
 
     def fill(self, reader: Reader, records: Sequence[Record]) -> bool:
         """Take what of `records` is for a reader of this kind; False if it can't be shared."""
@@ -95,7 +100,8 @@ class Slice:
             self._payloads.append(payload)
         if self.offsets:
             self.qos = granted
-            size = sum(map(len, self._heads)) + sum(map(len, self._payloads))
+            self._sizes = list(accumulate(map(len, self._payloads), initial=0))
+            size = sum(map(len, self._heads)) + self._sizes[-1]
             self.bytes_each = size // len(self.offsets) + 4
         return True
 

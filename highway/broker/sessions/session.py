@@ -214,13 +214,13 @@ class Session:
         if rate is not None and sent:
             broker.catchup.of(self.client_id, rate, now := broker.clock.monotonic()).take(sent, now)
 
-    def send(self, data: bytes, count: int) -> None:
-        """Write `count` PUBLISH packets to the connection, which must be there."""
+    def send(self, data: bytes, count: int, payload_bytes: int) -> None:
+        """Write `count` PUBLISH packets, and so much payload in them, to the connection, which must be there."""
         if data and self.link is not None:
             self.link.write(data)
             counters = self.broker.counters
             counters.publish_sent += count
-            counters.publish_bytes_sent += len(data)
+            counters.publish_bytes_sent += payload_bytes
 
     def send_message(self, message: Message, plan: Plan) -> bool:
         """Send a message that no log holds; False where it can't be sent now, or at all."""
@@ -249,12 +249,12 @@ class Session:
         packet = outgoing.encode(self.version, qos, packet_id)
         if qos == 2 and self.persistent:
             self.broker.store_inflight(self)
-            self.send_when_stored(packet, 1)
+            self.send_when_stored(packet, 1, len(message.payload))
         else:
-            self.send(packet, 1)
+            self.send(packet, 1, len(message.payload))
         return True
 
-    def send_when_stored(self, data: bytes, count: int) -> None:
+    def send_when_stored(self, data: bytes, count: int, payload_bytes: int) -> None:
         """`send` QoS 2 messages once the journal has their packet ids, and nothing else before; see `Cursor`."""
         link = self.link
         self.corked += 1
@@ -262,7 +262,7 @@ class Session:
         def written() -> None:
             if self.link is link:  # or else the connection went, and the cork with it
                 self.corked -= 1
-                self.send(data, count)
+                self.send(data, count, payload_bytes)
             self.broker.pump_later(self)
 
         self.broker.when_stored(self, written)

@@ -59,7 +59,18 @@ class Member:
     last.
     """
 
-    __slots__ = ("addressed", "journaled", "names", "notice", "options", "pieces", "plans", "session", "subscription")
+    __slots__ = (
+        "addressed",
+        "journaled",
+        "names",
+        "notice",
+        "options",
+        "payload_bytes",
+        "pieces",
+        "plans",
+        "session",
+        "subscription",
+    )
 
     def __init__(self, session: Session, subscription: Subscription, names: dict[bytes, Subscription]) -> None:
         self.session = session
@@ -70,6 +81,7 @@ class Member:
         self.notice: GapNotices | None = None  # the group's, where it is to be told
         self.plans: Remembered[encoding.Plan] = Remembered(MAX_PLANS)
         self.pieces: list[bytes] = []  # of the turn at hand
+        self.payload_bytes = 0  # in them
         self.journaled = False  # among the pieces is one that the journal must know before it is sent
 
     def plan(self, topic_name: bytes) -> encoding.Plan:
@@ -301,6 +313,7 @@ class Group:
                 self.dirty = True
                 member.journaled |= qos == 2 and member.session.persistent
             member.pieces.append(packet)
+            member.payload_bytes += len(record[5])
             if is_behind:
                 member.session.catches_up_with(len(packet))
         return True
@@ -313,12 +326,10 @@ class Group:
             self.broker.store_given(journaled, cursor)
         for member in self._online:
             if member.pieces:
-                data, count = b"".join(member.pieces), len(member.pieces)
-                if member.journaled:
-                    member.session.send_when_stored(data, count)
-                else:
-                    member.session.send(data, count)
+                send = member.session.send_when_stored if member.journaled else member.session.send
+                send(b"".join(member.pieces), len(member.pieces), member.payload_bytes)
                 member.pieces.clear()
+                member.payload_bytes = 0
                 member.journaled = False
 
 

@@ -428,7 +428,7 @@ class SubscribeOperation:
                     companion.subscribed(request.topic_filter, code)
         for message, qos in replies:
             packet_id = session.inflight.take_message(message, qos) if qos else 0
-            session.send(message.encode(session.version, qos, packet_id), 1)
+            session.send(message.encode(session.version, qos, packet_id), 1, len(message.payload))
         for group in self._joined:
             if session in group.members:  # or else it has unsubscribed since
                 group.step_back()
