@@ -66,8 +66,8 @@ class Identity:
 
     user: str | None = None
     owner: str | None = None
-    by_password: bool = field(default=False, compare=False)  # it is who it is as long as a password file knows the user
     companion: Companion | None = field(default=None, compare=False)
+    by_password: bool = field(default=False, compare=False)  # it is who it is as long as a password file knows the user
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,6 +370,9 @@ class _ByName:
     def authenticate(self, login: Login, _: object) -> Identity:
         return Identity(login.username, login.username, self.judge if login.username == "evil" else None)
 
+    def still_knows(self, _: Identity) -> bool:
+        return True
+
 
 def test_who_waits_for_a_verdict_on_its_will_takes_no_session_that_is_anothers_by_then(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
