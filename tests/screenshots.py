@@ -145,10 +145,10 @@ def idle_load_and_catching_up(directory: Path) -> None:
             Reader(broker.port, "alarms", "plant/+/control"),
         ]
         with running(*readers):
-            time.sleep(20)
+            time.sleep(20)  # what the picture shows: that long of nothing
             photograph(port, "idle")
             with running(Plant(broker.port, 2500)):
-                time.sleep(WARM_UP_S / 2)
+                time.sleep(WARM_UP_S / 2)  # and that long of load
                 photograph(port, "load", dark=True, watch_s=WARM_UP_S)
                 photograph(port, "load-phone", dark=True, watch_s=20, height=844)
                 photograph(port, "topic", path="#/log/telemetry", height=900)
@@ -175,7 +175,7 @@ def attention(directory: Path) -> None:
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
     with broker, running(Reader(broker.port, "historian", "$replay/earliest/plant/#"), Plant(broker.port, 300)):
-        time.sleep(30)
+        time.sleep(30)  # and that long of before the fault
         faulty = [*TOPICS, {"topic": "plant/#/telemetry", "log": "more"}]
         broker.write_config({"topics": faulty, "http": {"port": port}, "listeners": listeners})
         assert broker.process is not None

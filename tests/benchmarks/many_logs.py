@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from tests.harness import packets
-from tests.harness.broker_process import BrokerProcess
+from tests.harness.broker_process import BrokerProcess, wait_until
 from tests.harness.raw_client import RawClient, close_all
 
 __all__ = ["main"]
@@ -58,12 +58,11 @@ class Sensors:
         began = time.monotonic()
         size = len(self._packets) // SLICES
         for number in range(seconds * SLICES):
-            time.sleep(max(0.0, began + number / SLICES - time.monotonic()))
+            time.sleep(max(0.0, began + number / SLICES - time.monotonic()))  # the rate of the publishers
             at = number % SLICES * size
             self._client.socket.sendall(b"".join(self._packets[at : at + size]))
             self.sent += size
-        while self.acked < self.sent:
-            time.sleep(0.01)
+        wait_until(lambda: self.acked >= self.sent, timeout=60, what="the last acknowledgement")
         return time.monotonic() - began - seconds
 
     def close(self) -> None:

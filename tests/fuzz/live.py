@@ -206,7 +206,7 @@ class _Run:
             took = time.monotonic() - begin
             self.out.honest += 1
             self.out.worst_s = max(self.out.worst_s, took)
-            time.sleep(max(0.0, 1 / HONEST_PER_S - took))
+            time.sleep(max(0.0, 1 / HONEST_PER_S - took))  # the rate of a client that is honest
         if more := reader.waiting_messages():
             raise AssertionError(f"more came than was published: {more[:3]}")
         reader.disconnect()
@@ -219,14 +219,14 @@ class _Run:
             topic = ("secret/x", "secret/y/z")[number % 2]
             keeper.publish(topic, b"%b %d" % (self.secret, number), qos=number % 3, retain=number % 5 == 0)
             self.out.secrets_written += 1
-            time.sleep(0.05)
+            time.sleep(0.05)  # the rate at which secrets are told
         keeper.ping()
         keeper.disconnect()
 
     def measure(self) -> None:
         while not self.is_over():
             self.out.rss.append(self.broker.rss_bytes())
-            time.sleep(min(1.0, self.seconds / 12))
+            time.sleep(min(1.0, self.seconds / 12))  # between two measurements
 
     def look_at_what_is_stored(self) -> None:
         """What was published where only some may is all of theirs, stored and retained."""

@@ -20,7 +20,7 @@ class Door(BaseAuthPlugin):
         if session.username == "exits":
             raise SystemExit
         if session.username == "hangs":
-            await asyncio.sleep(3600)
+            await asyncio.sleep(3600)  # as one whose database never answers
         if session.username == "blocks":
             time.sleep(2)  # noqa: ASYNC251  that is the point
         if session.username == "shrugs":
@@ -39,7 +39,7 @@ class Topics(BaseTopicPlugin):
         with Path(self.config.diary).open("a") as diary:  # noqa: ASYNC230  a line of a few bytes
             diary.write(f"{session.client_id} {action} {topic}\n")
         if "hangs" in topic and action == Action.PUBLISH:
-            await asyncio.sleep(3600)
+            await asyncio.sleep(3600)  # see above
         if "raises" in topic:
             raise ValueError(topic)
         if topic.endswith("/secret") and action == Action.RECEIVE:

@@ -20,7 +20,7 @@ sync = OsFileSystem.fdatasync
 
 def wait(word):
     while SWITCH.exists() and SWITCH.read_text() == word:
-        time.sleep(0.01)
+        time.sleep(0.01)  # it hangs: that is what it is for
 
 
 def slow_sync(self, fd):

@@ -505,7 +505,7 @@ def test_storage_with_threads_on_the_real_disk(tmp_path):
                 offset = batch.end_offset
             assert offset == 900
         storage.close()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, for what threads have posted to it
 
     before = threading.active_count()
     asyncio.run(run())

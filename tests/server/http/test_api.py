@@ -83,7 +83,8 @@ def test_large_records_take_little_memory_where_nobody_reads_them(tmp_path: Path
             assert reader.recv(1, socket.MSG_WAITALL)
             for _ in range(20):
                 client.ping()
-                time.sleep(0.02)  # it goes on for as long as the socket takes something
+                # A reader that is slow is what is tested; what it is written goes on while its socket takes something.
+                time.sleep(0.02)
             assert broker.rss_bytes() < before + 60_000_000  # a batch, and what one turn writes
         request(port, "/livez")
         assert not broker.lines("Error handling request")
