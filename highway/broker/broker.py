@@ -17,6 +17,7 @@ from highway.broker.connections.wills import Wills
 from highway.broker.delivery import encoding, pumping
 from highway.broker.delivery.gap_notices import send_gap_notice
 from highway.broker.delivery.reads import Reads
+from highway.broker.publishing.gathering import Gathering
 from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, mark_publisher
 from highway.broker.publishing.requests import NO_REQUESTS, Producers, Requests
 from highway.broker.publishing.retained import RetainedStore
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from highway.broker.connections.client import Client
     from highway.broker.connections.link import Scheduler
     from highway.broker.delivery.cursor import Cursor
-    from highway.broker.delivery.feed import LiveRun
+    from highway.broker.delivery.feed import Feed, LiveRun
     from highway.broker.sessions.session import Session
     from highway.broker.sessions.session_store import Puts
     from highway.clock import Clock
@@ -99,6 +100,7 @@ class Broker:
         self._pump_due = False
         self.turn_ends = 0.0  # monotonic: when those who catch up in this turn have had their time
         self.reads = Reads()
+        self.gathering = Gathering(storage)
         self._held: set[Client] = set()
         self.catchup = TokenBuckets()  # of bytes, by client id
         self._refusals = 0  # publishes refused since the log said so the last time
@@ -160,9 +162,8 @@ class Broker:
         if run.retain and not may_retain(self, run, publisher):
             run.retain = False
         feed = route.feed
-        properties = run.properties
         if feed is None:
-            _check_size(properties)
+            _check_size(run.properties)
             logs = self.router.log_to_begin(run.topic_name)
             if logs is None:
                 return self._publish_unlogged(run, route, puts, publisher)
@@ -172,7 +173,15 @@ class Broker:
             assert feed is not None
         if not self.storage.writable:
             raise DiskFullError(f"log {feed.log.name!r}: the data directory takes no writes now")
-        log = feed.log
+        if self.gathering.is_open and self.gathering.take(route, feed, run, puts):
+            return feed.log.settings.durability
+        return self._append(run, route, feed, puts, publisher, requests)
+
+    def _append(
+        self, run: PublishRun, route: Route, feed: Feed, puts: Puts, publisher: Session | None, requests: Requests
+    ) -> Durability:
+        """Append a run by itself."""
+        log, properties = feed.log, run.properties
         flags = run.qos | FLAG_RETAIN if run.retain else run.qos
         if route.may_have_no_local and publisher is not None and route.has_no_local(publisher):
             flags |= FLAG_PUBLISHER

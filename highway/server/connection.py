@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .admission import Place
 
-__all__ = ["LINGER_S", "Connection", "Connections", "format_address"]
+__all__ = ["LINGER_S", "TURN_BYTES", "Connection", "Connections", "format_address"]
 
 logger = logging.getLogger("highway.server")
 
@@ -45,14 +45,22 @@ GRACE_S = 0.1
 # 130,000 of them in one read, and everybody else waits for as long as that takes.
 TURN_EVENTS = 1024
 
+# With more that was read and waits for the end of the turn, it ends early. Who sends so much at once is a batch by itself,
+# and may have to be stopped before the next read.
+TURN_BYTES = 64 * 1024
+
 # Why nothing is read from the peer.
 _ASKED, _UNREAD, _BUSY, _OWES = 1, 2, 4, 8
 
 
 class Connections:
-    """What all connections of the process share: the broker, the loop, places and accounts."""
+    """What all connections of the process share: the broker, the loop, places, accounts, and the turn.
 
-    __slots__ = ("accounts", "admission", "broker", "loop", "open")
+    A turn of the loop reads from every peer that has sent something. What was read is handled together at its end, so
+    that a thousand devices with a message each cost one append to the log and not a thousand.
+    """
+
+    __slots__ = ("_turn", "_turn_bytes", "accounts", "admission", "broker", "loop", "open")
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.broker = broker
@@ -60,6 +68,37 @@ class Connections:
         self.admission = Admission(broker)
         self.accounts = Accounts(broker)
         self.open: set[Connection] = set()
+        self._turn: list[tuple[Connection, bytes]] = []
+        self._turn_bytes = 0
+
+    def at_turn_end(self, connection: Connection, data: bytes) -> None:
+        """Have `connection` take what was read from its peer at the end of this turn."""
+        if not self._turn:
+            self.loop.call_soon(self.end_turn)
+        self._turn.append((connection, data))
+        self._turn_bytes += len(data)
+        if self._turn_bytes > TURN_BYTES:
+            self.end_turn()
+
+    def end_turn(self) -> None:
+        """Take all that was read by now, in the order in which it was; does nothing while it is being taken."""
+        turn = self._turn
+        if not turn:
+            return
+        self._turn, self._turn_bytes = [], 0
+        gathering = self.broker.gathering
+        if len(turn) > 1:  # a chunk that came alone needs no gathering
+            gathering.begin()
+        try:
+            for connection, data in turn:
+                try:
+                    connection.take(data)
+                except Exception:
+                    # A fault of ours that one peer brings out must not reach the others.
+                    logger.exception("%s can't be served", connection.peer)
+                    connection.turn_out()
+        finally:
+            gathering.end()
 
 
 class Connection(asyncio.Protocol):
@@ -152,10 +191,18 @@ class Connection(asyncio.Protocol):
         if self._is_stranger and self._debt is not None:
             self._early += data
             self.holds(len(self._early))
-            return
-        self._take(data)
+        elif self._is_stranger:
+            self.take(data)
+        else:
+            self._shared.at_turn_end(self, data)
 
-    def _take(self, data: bytes) -> None:
+    def eof_received(self) -> None:
+        self._shared.end_turn()
+
+    def take(self, data: bytes) -> None:
+        """Do what the packets in `data` ask for."""
+        if self._transport is None:
+            return
         protocol, broker = self._protocol, self._shared.broker
         events = protocol.receive_data(data)
         if events:
@@ -205,7 +252,7 @@ class Connection(asyncio.Protocol):
 
     def _take_more(self, data: bytes = b"") -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._take(data)
+            self.take(data)
 
     def pause_writing(self) -> None:
         self.congested = True
@@ -224,6 +271,7 @@ class Connection(asyncio.Protocol):
             self._pause(_UNREAD)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
+        self._shared.end_turn()
         if self._timer is not None:
             self._timer.cancel()
         self._shared.open.discard(self)
@@ -263,6 +311,7 @@ class Connection(asyncio.Protocol):
 
     def fail(self, fault: str) -> None:
         """Close, because the peer broke the rules: those of MQTT or of what carries it."""
+        self._shared.end_turn()  # what came before counts
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -296,6 +345,7 @@ class Connection(asyncio.Protocol):
             transport.write(data)
 
     def close(self) -> None:
+        self._shared.end_turn()
         transport = self._transport
         if transport is None:
             return

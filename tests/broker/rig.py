@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
@@ -112,7 +113,14 @@ class Peer:
             rig.settle()
 
     def feed(self, data: bytes) -> None:
-        """Hand bytes to the broker as a connection does; what has to wait for the disk waits."""
+        """Hand bytes to the broker as a connection does, a turn for itself; what has to wait for the disk waits."""
+        with contextlib.ExitStack() as stack:
+            if not self.rig.broker.gathering.is_open:
+                self.rig.broker.gathering.begin()
+                stack.callback(self.rig.broker.gathering.end)
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         self.client.handle(self.protocol.receive_data(data))
         if self.protocol.error is not None and not self.link.closed:
             self.link.write(self.protocol.error_reply(connack_sent=self.client.connack_sent))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from highway.server.connection import Connection, Connections
+from highway.broker.connections.client import Client
+from highway.server.connection import TURN_BYTES, Connection, Connections
 from tests.broker.rig import ManualScheduler, Rig
 from tests.harness import packets, packets5
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import pytest
 
 
 class Loop(ManualScheduler):
@@ -58,12 +61,14 @@ class SlowTransport:
 
 def test_nothing_is_written_behind_the_disconnect(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    connection = Connection(Connections(rig.broker, Loop(rig.clock)))  # type: ignore[arg-type]
+    shared = Connections(rig.broker, Loop(rig.clock))  # type: ignore[arg-type]
+    connection = Connection(shared)
     transport = SlowTransport()
     connection.connection_made(transport)  # type: ignore[arg-type]
     connection.data_received(packets5.connect("c") + packets5.subscribe(1, ("t", 0)))
     transport.written = b""
     connection.data_received(b"\x00\x00")
+    shared.end_turn()
     assert transport.written == packets.packet(0xE0, b"\x81")
     connection.write(b"late")
     assert transport.written == packets.packet(0xE0, b"\x81")
@@ -90,10 +95,11 @@ def connected(rig: Rig, keep_alive: int = 60) -> tuple[Connection, SlowTransport
 
 
 def test_who_does_not_read_the_answers_is_not_asked_for_more_requests(tmp_path: Path) -> None:
-    connection, transport, _ = connected(Rig(tmp_path, write_buffer_bytes=100))
+    connection, transport, loop = connected(Rig(tmp_path, write_buffer_bytes=100))
     transport.written = bytes(399)
     connection.pause_writing()
     connection.data_received(packets.PINGREQ)
+    loop.run()
     assert not transport.reading
     transport.written = b""
     connection.resume_writing()
@@ -104,6 +110,7 @@ def test_a_flood_of_small_packets_is_taken_in_parts(tmp_path: Path) -> None:
     connection, transport, loop = connected(Rig(tmp_path))
     transport.written = b""
     connection.data_received(packets.PINGREQ * 5000)
+    connection.eof_received()  # the turn is over
     assert (len(transport.written), transport.reading) == (2 * 1024, False)
     loop.run()
     assert (len(transport.written), transport.reading) == (2 * 5000, True)
@@ -142,3 +149,51 @@ def test_a_client_that_we_do_not_read_from_is_not_silent(tmp_path: Path) -> None
         rig.clock.advance(16.0)
         loop.run()
     assert transport.closing
+
+
+def connections(rig: Rig, count: int) -> tuple[Connections, list[tuple[Connection, SlowTransport]]]:
+    """Connected clients of one loop."""
+    shared = Connections(rig.broker, Loop(rig.clock))  # type: ignore[arg-type]
+    found = []
+    for number in range(count):
+        connection, transport = Connection(shared), SlowTransport()
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        connection.data_received(packets.connect(f"c{number}"))
+        rig.settle()
+        transport.written = b""
+        found.append((connection, transport))
+    return shared, found
+
+
+def test_a_fault_that_one_peer_brings_out_ends_its_connection_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared, ((bad, bad_transport), *others) = connections(Rig(tmp_path), 3)
+    handle = Client.handle
+    monkeypatch.setattr(Client, "handle", lambda self, events: 1 / (self is not bad._client) and handle(self, events))
+    for connection in (others[0][0], bad, others[1][0]):
+        connection.data_received(packets.PINGREQ)
+    shared.end_turn()
+    assert [transport.written for _, transport in others] == [b"\xd0\0"] * 2
+    assert bad_transport.closing
+    assert "can't be served" in caplog.text
+
+
+def test_what_came_before_the_end_of_a_connection_counts(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    _, ((gone, _), (closed, _), (failed, _)) = connections(rig, 3)
+    for connection, end in (
+        (gone, lambda: gone.connection_lost(None)),
+        (closed, closed.close),
+        (failed, lambda: failed.fail("it broke the rules")),
+    ):
+        connection.data_received(packets.publish("t", b"last"))
+        end()
+    assert rig.storage.logs["other"].log_end_offset == 3
+
+
+def test_much_that_was_read_does_not_wait_for_the_end_of_the_turn(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    _, ((connection, _),) = connections(rig, 1)
+    connection.data_received(packets.publish("t", bytes(TURN_BYTES)))
+    assert rig.storage.logs["other"].log_end_offset == 1

@@ -123,8 +123,11 @@ class Client:
                 if self.session is None and type(event) is not ConnectPacket:
                     # Taken over or refused while the chunk was being worked off: 3.1.1 [MQTT-3.1.4-5], 5.0 [MQTT-3.1.4-6].
                     return
-                HANDLERS[type(event)](self, event)
-                if type(event) is ConnectPacket and self._defer(events[index + 1 :]):
+                kind = type(event)
+                if kind not in _LEAVE_GATHERED:
+                    self.broker.gathering.flush()
+                HANDLERS[kind](self, event)
+                if kind is ConnectPacket and self._defer(events[index + 1 :]):
                     return
         except Undecided as undecided:
             self._wait_for_verdict(undecided, events[index:])
@@ -347,6 +350,7 @@ class Client:
 
     def _acks_with_offsets(self, run: PublishRun, mode: Durability) -> bytes:
         """Acknowledgements that say where each message is; b"" where not every one of the run was stored just now."""
+        self.broker.gathering.flush()  # the log ends with this run then
         feed = self.broker.router.route(run.topic_name).feed
         if feed is None or len(run.payloads) != len(run.packet_ids):
             return b""
@@ -390,14 +394,15 @@ class Client:
             # [MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-4]: acknowledgements leave in the order of their messages. One that
             # is due at once does not pass those that wait for the disk, so the mode stays up until the last of them is out.
             self._waiting += 1
-            self.broker.storage.after(self._acks_mode, lambda error: self._acks_due(data, pubacks, error))
+            self.broker.gathering.acknowledge(self._acks_mode, self, data, pubacks)
 
     def _write_acks(self, data: bytes, pubacks: int) -> None:
         self.link.write(data)
         if self._window is not None:
             self._window.written(pubacks)
 
-    def _acks_due(self, data: bytes, pubacks: int, error: StorageError | None) -> None:
+    def acks_due(self, data: bytes, pubacks: int, error: StorageError | None) -> None:
+        """Send acknowledgements whose messages have reached their point, or close where they never will."""
         self._waiting -= 1
         if not self._waiting:
             self._acks_mode = Durability.FAST
@@ -499,6 +504,9 @@ class Client:
         self.broker.counters.malformed_packets += 1
         self.lost()
 
+
+# What neither asks a log for anything nor writes to one by itself: what is gathered may wait behind it.
+_LEAVE_GATHERED = frozenset({PublishRun, PubackRun, PingreqPacket})
 
 HANDLERS: dict[type, Callable[[Client, Any], None]] = {
     ConnectPacket: Client.on_connect,

@@ -60,6 +60,9 @@ class DelayedFeed(Feed):
         if run.retain:
             super().expect(run, publisher)
 
+    def expect_all(self, runs: list[LiveRun]) -> None:
+        """They are read back from the log."""
+
     def forget(self) -> None:
         if self.pending and self.pending[-1].base_offset >= self.log.log_end_offset:
             self.pending.pop()

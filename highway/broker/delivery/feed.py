@@ -62,6 +62,11 @@ class LiveRun:
         self.payload_bytes = sum(map(len, self.payloads))
         return self.payload_bytes
 
+    def extend(self, payloads: list[bytes]) -> None:
+        """Put more messages of the same kind behind it, before anybody has seen it."""
+        self.payloads += payloads
+        self.end_offset += len(payloads)
+
     def may_exceed(self, packet_bytes: int) -> bool:
         """Whether a packet of this run may be larger than that, subscription identifiers aside."""
         overhead = 64 + len(self.topic_name) + len(self.properties)
@@ -121,6 +126,12 @@ class Feed:
         """Note a run that is about to be appended: `advance` delivers it when it becomes visible."""
         self.pending.append(LiveRun(run, self.log.log_end_offset, publisher))
         self.received[run.qos] += len(run.payloads)
+
+    def expect_all(self, runs: list[LiveRun]) -> None:
+        """Note runs without RETAIN that are about to be appended, all at once."""
+        self.pending += runs
+        for run in runs:
+            self.received[run.qos] += len(run.payloads)
 
     def forget(self) -> None:
         """Take back the last `expect`: its append was refused."""

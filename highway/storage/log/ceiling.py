@@ -54,6 +54,10 @@ class OffsetCeiling:
         self._blocks = 1
         self._reserved_ms = -_NEVER  # monotonic time of the last reservation
 
+    def room(self, end: int) -> int:
+        """Return how many records can follow `end` before one has to wait for a reservation."""
+        return _NEVER if self.reserve_at == _NEVER else self.offset - end
+
     def reserve(self, end: int) -> None:
         """Ask for more offsets: enough for `end`, and more blocks at a time when they go fast."""
         committer = self._committer

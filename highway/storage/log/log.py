@@ -149,7 +149,7 @@ class Log(LogView):
         durability: Durability | None = None,
         puts: Sequence[tuple[bytes, bytes | None]] = (),
     ) -> int:
-        """Append `count` encoded records of one topic that carry the last `delta_ms()`; return the offset of the first.
+        """Append `count` encoded records that carry the last `delta_ms()`; return the offset of the first.
 
         `puts` change Meta in the same journal frame: both or neither survive. `durability` can only raise the log's.
         StorageError, and nothing accepted, while the disk is full or has failed; RecordTooLargeError for what no frame
@@ -230,6 +230,11 @@ class Log(LogView):
         Who has an acknowledgement and then asks for the end of the log must find it behind the message.
         """
         return Durability.SAFE if self.log_end_offset > self._ceiling.offset else self._durability
+
+    @property
+    def room(self) -> int:
+        """Return how many records can be appended now and acknowledged at the log's own point."""
+        return self._ceiling.room(self.log_end_offset)
 
     # Commits.
 
