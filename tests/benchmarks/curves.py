@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["CURVES", "LOGS", "ONE_LOG", "Curve", "allow_descriptors", "curve_points", "say", "write_curves"]
 
 MESSAGES = 100_000
-ROUNDS = 3
+ROUNDS = 4
 ONE_LOG = [{"topic": "#", "log": "all", "durability": "BALANCED"}]
 LOGS = [{"topic": "plant/#", "log": "plant", "durability": "BALANCED", "per_topic": True, "max_logs": 100_000}]
 FEW = [f"load/{number}/telemetry" for number in range(10)]  # topics of those curves in which topics don't grow
