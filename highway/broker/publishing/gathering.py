@@ -84,9 +84,9 @@ class Gathering:
         if part is None:
             part = self._parts[feed] = _Part(feed)
         before, count = part.count, len(run.payloads)
-        if before + count > part.room or self._bytes + run.packet_bytes > GATHERED_BYTES:
+        if before + count > part.room or self._bytes + run.payload_bytes > GATHERED_BYTES:
             return False
-        self._bytes += run.packet_bytes
+        self._bytes += run.payload_bytes
         part.count = before + count
         if before:
             last = part.runs[-1]
