@@ -29,14 +29,12 @@ _HEAD = """\
 def keep_last_good(settings: Settings) -> bool:
     """Replace the copy, all of it or nothing; whether it says what `settings` say now.
 
-    A disk that doesn't take it is no reason to fail: it is logged. One that has it already isn't made to sync.
+    A disk that doesn't take it is no reason to fail: it is logged.
     """
     path = settings.data_dir / LAST_GOOD
     temporary = path.with_suffix(".tmp")
     data = (_HEAD + to_yaml(settings)).encode()
     try:
-        if path.exists() and path.read_bytes() == data:
-            return True
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "wb") as file:  # noqa: PTH123  of a descriptor
             file.write(data)
