@@ -192,6 +192,7 @@ class Connection(asyncio.Protocol):
             self._early += data
             self.holds(len(self._early))
         elif self._is_stranger:
+            self._shared.end_turn()  # who is taken over is heard out first
             self.take(data)
         else:
             self._shared.at_turn_end(self, data)
@@ -344,11 +345,13 @@ class Connection(asyncio.Protocol):
             self._counters.bytes_sent += len(data)
             transport.write(data)
 
-    def close(self) -> None:
+    def close(self, last: bytes = b"") -> None:
         self._shared.end_turn()
         transport = self._transport
         if transport is None:
             return
+        if last:
+            self.write(last)
         transport.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -413,6 +416,5 @@ class Connection(asyncio.Protocol):
         if error.reason_code == ReasonCode.PACKET_TOO_LARGE:
             self._counters.limited["max_connect_packet" if self._is_stranger else "max_packet"] += 1
         logger.warning("closed: %s", error.detail, extra=self._about())
-        self.write(self._protocol.error_reply(connack_sent=self._client.connack_sent))
-        self.close()
+        self.close(self._protocol.error_reply(connack_sent=self._client.connack_sent))
         self._client.violated()

@@ -86,7 +86,8 @@ class FakeLink:
         if not self.closed:
             self.written += data
 
-    def close(self) -> None:
+    def close(self, last: bytes = b"") -> None:
+        self.write(last)
         self.closed = True
 
     def pause_reading(self) -> None:

@@ -58,6 +58,11 @@ def appended(rig: Rig, name: str = "other") -> list[tuple[int, int]]:
     ]
 
 
+def sizes(rig: Rig) -> list[tuple[int, int]]:
+    """(count, bytes) of each append that the journal hasn't taken yet."""
+    return [(batch.count, len(batch.data)) for _, batch, _ in rig.storage._journal.queue if batch is not None]
+
+
 def payloads(rig: Rig) -> list[bytes]:
     """Everything that is stored behind the first message, in order."""
     reader = rig.connect("reader").send(packets.subscribe(1, ("$replay/earliest/#", 0)))
@@ -174,3 +179,31 @@ def test_a_turn_that_ends_above_the_reserved_offsets_waits_for_the_next_block(ri
     assert acked == [1, 2, 3, 4, 5], "an offset above the durable ceiling could be forgotten and used again"
     rig.settle()
     assert len(second.take()) == 2
+
+
+def test_a_long_topic_behind_an_alias_counts_with_each_message(rig: Rig) -> None:
+    publisher = rig.connect5("p")
+    topic, alias, count = "t" * 60_000, b"\3\x23\0\1", 300
+    (other,) = peers(rig, 1)
+    with turn(rig):
+        other.feed(packets.publish("t", b"x", qos=1, packet_id=1))
+        publisher.feed(packets.packet(0x30, len(topic).to_bytes(2, "big") + topic.encode() + alias))
+        publisher.feed(packets.packet(0x30, b"\0\0" + alias) * count)
+    # Too much for a place among others: an append by itself, which is refused where no frame takes it.
+    assert [count for count, _ in sizes(rig)] == [2, count]
+    rig.settle()
+    assert other.take() == [(0x40, b"\0\1")]
+    assert rig.storage.logs["other"].log_end_offset == 1 + 1 + 1 + count
+
+
+def test_a_client_s_acknowledgements_keep_their_order_where_all_are_due_at_once(tmp_path: Path) -> None:
+    rig = primed(tmp_path, (b"a/#", "a", BALANCED), (b"b/#", "b", SAFE))
+    first, second = peers(rig, 2)
+    gathering = rig.broker.gathering
+    gathering.begin()
+    # Nothing is appended: both are due at the end of the turn, whichever came first in it.
+    gathering.acknowledge(SAFE, second.client, b"\x40\2\0\1", 0)
+    gathering.acknowledge(BALANCED, first.client, b"\x40\2\0\1", 0)
+    gathering.acknowledge(SAFE, first.client, b"\x40\2\0\2", 0)
+    gathering.end()
+    assert first.take() == [(0x40, b"\0\1"), (0x40, b"\0\2")]

@@ -151,14 +151,16 @@ def test_a_client_that_we_do_not_read_from_is_not_silent(tmp_path: Path) -> None
     assert transport.closing
 
 
-def connections(rig: Rig, count: int) -> tuple[Connections, list[tuple[Connection, SlowTransport]]]:
+def connections(
+    rig: Rig, count: int, speak: Any = packets
+) -> tuple[Connections, list[tuple[Connection, SlowTransport]]]:
     """Connected clients of one loop."""
     shared = Connections(rig.broker, Loop(rig.clock))  # type: ignore[arg-type]
     found = []
     for number in range(count):
         connection, transport = Connection(shared), SlowTransport()
         connection.connection_made(transport)  # type: ignore[arg-type]
-        connection.data_received(packets.connect(f"c{number}"))
+        connection.data_received(speak.connect(f"c{number}"))
         rig.settle()
         transport.written = b""
         found.append((connection, transport))
@@ -197,3 +199,36 @@ def test_much_that_was_read_does_not_wait_for_the_end_of_the_turn(tmp_path: Path
     _, ((connection, _),) = connections(rig, 1)
     connection.data_received(packets.publish("t", bytes(TURN_BYTES)))
     assert rig.storage.logs["other"].log_end_offset == 1
+
+
+def test_the_disconnect_is_the_last_thing_that_a_client_is_sent(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    shared, _ = connections(rig, 0)
+    old, transport = Connection(shared), SlowTransport()
+    old.connection_made(transport)  # type: ignore[arg-type]
+    old.data_received(packets5.connect("c"))
+    transport.written = b""
+    old.data_received(packets.PINGREQ)  # read, and not handled yet
+    new = Connection(shared)
+    new.connection_made(SlowTransport())  # type: ignore[arg-type]
+    new.data_received(packets5.connect("c"))
+    assert transport.written == b"\xd0\0" + packets.packet(0xE0, b"\x8e")
+
+
+def test_whoever_ends_a_connection_hears_it_out_first(tmp_path: Path) -> None:
+    _, ((connection, transport),) = connections(Rig(tmp_path), 1, packets5)
+    connection.data_received(packets.PINGREQ)
+    connection.end()
+    assert transport.written == b"\xd0\0" + packets.packet(0xE0, b"\x98")
+
+
+def test_a_newcomer_comes_behind_what_was_read_before(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    shared, ((connection, _),) = connections(rig, 1)
+    connection.data_received(packets.publish("t", b"1"))
+    new = Connection(shared)
+    new.connection_made(SlowTransport())  # type: ignore[arg-type]
+    new.data_received(packets.connect("new") + packets.publish("t", b"2"))
+    rig.settle()
+    reader = rig.connect("reader").send(packets.subscribe(1, ("$replay/earliest/#", 0)))
+    assert [message.payload for message in reader.messages()] == [b"1", b"2"]

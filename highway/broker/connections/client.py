@@ -479,9 +479,8 @@ class Client:
 
         5.0 [MQTT-3.14.0-1], [MQTT-3.14.2-2], [MQTT-3.14.4-2], [MQTT-4.13.2-1]
         """
-        if self.version == V5 and self.connack_sent:
-            self.link.write(DisconnectPacket(reason_code).encode(V5))
-        self.link.close()
+        is_told = self.version == V5 and self.connack_sent
+        self.link.close(DisconnectPacket(reason_code).encode(V5) if is_told else b"")
         self._deferred = None
         self._lost()
 

@@ -43,8 +43,11 @@ class Link(Protocol):
     def write(self, data: bytes) -> None:
         """Send; what is written in one turn of the loop leaves in one system call. Never fails, never blocks."""
 
-    def close(self) -> None:
-        """Send what was written and close. Idempotent."""
+    def close(self, last: bytes = b"") -> None:
+        """Send what was written and then `last`, behind which nothing follows, and close. Idempotent.
+
+        What was read from the peer before is handled first, and may be answered.
+        """
 
     def pause_reading(self) -> None:
         """Stop taking bytes from the peer: TCP pushes back."""

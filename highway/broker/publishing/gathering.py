@@ -84,9 +84,11 @@ class Gathering:
         if part is None:
             part = self._parts[feed] = _Part(feed)
         before, count = part.count, len(run.payloads)
-        if before + count > part.room or self._bytes + run.payload_bytes > GATHERED_BYTES:
+        # Each record has the topic again, which an alias of few bytes may have stood for.
+        size = run.payload_bytes + count * len(run.topic_name)
+        if before + count > part.room or self._bytes + size > GATHERED_BYTES:
             return False
-        self._bytes += run.payload_bytes
+        self._bytes += size
         part.count = before + count
         if before:
             last = part.runs[-1]
@@ -113,8 +115,8 @@ class Gathering:
                     _append(feed, part)
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
-            for mode, acks in waiting.items():
-                self._storage.after(mode, partial(_acks_due, acks))
+            for mode in sorted(waiting):  # a client's never fall, and what is due at once is called in this order
+                self._storage.after(mode, partial(_acks_due, waiting[mode]))
 
 
 def _append(feed: Feed, part: _Part) -> None:
