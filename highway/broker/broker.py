@@ -1,7 +1,8 @@
 """The broker: sessions, their connections and the logs, tied together. It knows no socket and no file.
 
-Data flows one way: `Client.handle` appends to a log; the log calls back when messages become visible; the feed hands
-them to LIVE cursors; everything else that a session is to get, it pulls by itself in `pump`.
+Data flows one way: `Client.handle` appends to a log, together with what others sent in the same turn of the loop; the log
+calls back when messages become visible; the feed hands them to LIVE cursors; everything else that a session is to get, it
+pulls by itself in `pump`.
 
 Owner: the event loop.
 """

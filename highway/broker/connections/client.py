@@ -1,7 +1,7 @@
 """What the broker does with the packets of one network connection.
 
-One call of `handle` for each chunk that was read: publishes are appended run by run, and all acknowledgements of the
-chunk are sent as one write when the last of them is due.
+One call of `handle` for each chunk that was read: publishes are appended run by run, or gathered with those of others in
+the same turn of the loop, and all acknowledgements of the chunk are sent as one write when the last of them is due.
 
 Owner: the event loop.
 """

@@ -29,7 +29,7 @@ __all__ = ["Feed", "LiveRun"]
 
 
 class LiveRun:
-    """Consecutive messages of one publisher and topic between their append and their delivery."""
+    """Consecutive messages of one topic between their append and their delivery, of one publisher where that matters."""
 
     __slots__ = (
         "base_offset",
@@ -53,7 +53,7 @@ class LiveRun:
         self.properties = run.properties
         self.base_offset = base_offset
         self.end_offset = base_offset + len(run.payloads)
-        self.publisher = publisher  # None: the broker itself, or a session that is gone
+        self.publisher = publisher  # None: the broker itself, a session that is gone, or nobody needs to know
         # Encoded once for all subscribers that get the same bytes at QoS 0; see `encoding`.
         self.wires: dict[tuple[int, bool], bytes] = {}
 
