@@ -207,7 +207,7 @@ class Broker:
             puts = [*puts, session_store.retained_put(retained_message(self, run, publisher))]
         feed.expect(run, publisher)
         try:
-            log.append(data, len(run.payloads), requests.durability, puts)
+            log.append(data, len(run.payloads), requests.durability, puts, route.topics)
         except StorageError:
             feed.forget()
             if requests.producer:

@@ -77,7 +77,7 @@ def test_a_turn_of_many_publishers_is_one_append_in_the_order_of_arrival(
     publishers = peers(rig, 10)
     with turn(rig):
         for number, peer in enumerate(publishers):
-            peer.feed(packets.publish("t", b"%d" % number, qos=number % 2, packet_id=1))
+            peer.feed(packets.publish(f"t/{number // 4}", b"%d" % number, qos=number % 2, packet_id=1))
     assert appended(rig)[-1] == (1, 10)
     rig.settle()
     assert [peer.take() for peer in publishers] == [[], [(0x40, b"\0\1")]] * 5
@@ -189,8 +189,7 @@ def test_a_long_topic_behind_an_alias_counts_with_each_message(rig: Rig) -> None
         other.feed(packets.publish("t", b"x", qos=1, packet_id=1))
         publisher.feed(packets.packet(0x30, len(topic).to_bytes(2, "big") + topic.encode() + alias))
         publisher.feed(packets.packet(0x30, b"\0\0" + alias) * count)
-    # Too much for a place among others: an append by itself, which is refused where no frame takes it.
-    assert [count for count, _ in sizes(rig)] == [1, 1, count]
+    assert max(size for _, size in sizes(rig)) < GATHERED_BYTES + 1024
     rig.settle()
     assert other.take() == [(0x40, b"\0\1")]
     assert rig.storage.logs["other"].log_end_offset == 1 + 1 + 1 + count

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from highway.storage import OsFileSystem, RecordHeads
+from highway.storage import Durability, OsFileSystem, RecordHeads
 from highway.storage.checking.directory_view import look_at
 from highway.storage.checking.dumping import iterate_records
 from tests.broker.rig import Rig
@@ -110,3 +110,31 @@ def test_a_dump_of_one_topic_reads_its_frames_only(rig: Rig, reads: Counter) -> 
         offsets = [record[0] for record in found if record[3] == WANTED.encode()]
     assert offsets == EXPECTED
     assert 0 < reads.bytes < stored_bytes(rig) / 10
+
+
+FRAME_BYTES = 16 * 1024
+
+
+def seal(rig: Rig) -> None:
+    """Have all of the log in a sealed segment of many frames, and nothing of it in memory."""
+    log = rig.storage.logs["other"]
+    while log.tail_bytes:
+        assert log.drain(FRAME_BYTES)
+        rig.settle()
+    assert log.roll(lambda: None)
+    rig.settle()
+    rig.restart()
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["appended together", "recovered from the journal"])
+def test_topics_that_alternate_are_found_one_by_one(tmp_path: Path, is_killed: bool) -> None:  # noqa: FBT001
+    rig = Rig(tmp_path, ((b"#", "other", Durability.SAFE),))
+    publisher, rng = rig.connect("p"), random.Random(3)
+    turns = [rng.randbytes(100) for _ in range(60)]
+    for payload in turns:  # an append and a frame of the journal each, and it begins with the same topic
+        publisher.send(b"".join(packets.publish(f"t/{number}", payload) for number in range(100)))
+    if is_killed:
+        rig.kill()
+    seal(rig)
+    reader = rig.connect("r").send(packets.subscribe(1, ("$replay/earliest/t/99", 0)))
+    assert [message.payload for message in reader.messages()] == turns

@@ -31,6 +31,7 @@ SECONDS = 120
 AT_ONCE = 2
 
 CRASHES = "tests/storage/test_crash.py"
+ONE_TOPIC = "tests/broker/test_one_topic.py"
 COMPACTION = "tests/storage/test_compaction.py"
 MANY_LOGS = "tests/storage/test_many_logs.py"
 REWRITING = "tests/storage/test_segment_rewriter.py"
@@ -87,6 +88,13 @@ MUTANTS = (
         "if segment.named:",
         "if segment:",
         (MANY_LOGS,),
+    ),
+    Mutant(
+        "of a batch from the journal, only the first topic is noted",
+        "highway/storage/log/writer.py",
+        "topics.update(topics_of(batch.data, batch.count) if batch.topics is None else batch.topics)",
+        "topics.update(batch.topics or [batch.records()[0][3]])",
+        (ONE_TOPIC,),
     ),
     Mutant(
         "no sync of the file system at a checkpoint of many segments",

@@ -88,9 +88,6 @@ class Gathering:
         size = run.payload_bytes + count * len(run.topic_name)
         if before + count > part.room or self._bytes + size > GATHERED_BYTES:
             return False
-        # An append has one topic: readers of one topic were seen to miss messages of batches in which topics alternate.
-        if before and part.routes[-1] is not route:
-            return False
         self._bytes += size
         part.count = before + count
         if before:
@@ -129,7 +126,10 @@ def _append(feed: Feed, part: _Part) -> None:
         route.encode_records(run.payloads, run.qos, delta_ms) for route, run in zip(part.routes, part.runs, strict=True)
     ]
     feed.expect_all(part.runs)
-    log.append(data[0] if len(data) == 1 else b"".join(data), part.count)
+    if len(data) == 1:
+        log.append(data[0], part.count, topics=part.routes[0].topics)
+    else:
+        log.append(b"".join(data), part.count, topics=frozenset(route.topic_name for route in part.routes))
 
 
 def _acks_due(acks: _Waiting, error: StorageError | None) -> None:

@@ -71,6 +71,7 @@ class Route:
         "may_have_no_local",
         "targets",
         "topic_name",
+        "topics",
     )
 
     def __init__(
@@ -79,6 +80,7 @@ class Route:
         self.has_subscribers = has_subscribers  # online or away
         self.may_have_no_local = any(target.plan.own is not target.plan for target in targets)
         self.topic_name = topic_name
+        self.topics = (topic_name,)  # what an append is told
         self.exceeds = exceeds  # the limit that the topic name is beyond, "" for none
         self.feed = feed
         self.targets = targets

@@ -39,7 +39,7 @@ from .view import LogView
 from .writer import SETTLING_CHECKPOINTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from highway.storage.disk.pool import Pool
     from highway.storage.journal.commit import Committer
@@ -148,10 +148,12 @@ class Log(LogView):
         count: int,
         durability: Durability | None = None,
         puts: Sequence[tuple[bytes, bytes | None]] = (),
+        topics: Collection[bytes] | None = None,
     ) -> int:
         """Append `count` encoded records that carry the last `delta_ms()`; return the offset of the first.
 
         `puts` change Meta in the same journal frame: both or neither survive. `durability` can only raise the log's.
+        `topics` are those of all the records; None: they are looked at one by one when they go to a segment.
         StorageError, and nothing accepted, while the disk is full or has failed; RecordTooLargeError for what no frame
         takes, or a record above the limit.
         """
@@ -164,7 +166,7 @@ class Log(LogView):
             self.delta_ms()
         base = self.log_end_offset
         self.log_end_offset = end = base + count
-        batch = RecordBatch(base, count, self._base_ms, self._last_ms, data)
+        batch = RecordBatch(base, count, self._base_ms, self._last_ms, data, topics)
         extra: Sequence[bytes] = ()
         entry = committer.entry + 1
         if puts:

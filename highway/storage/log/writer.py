@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from highway.errors import StorageError
 from highway.storage.segment.format import CODECS
 from highway.storage.segment.frame_builder import SPLIT_RECORDS, worth_splitting
-from highway.storage.segment.records import RecordBatch
+from highway.storage.segment.records import RecordBatch, topics_of
 from highway.storage.segment.segment import Segment, segment_path
 
 from .rewriting import JournalRange, Rewritten, rewrite
@@ -250,16 +250,13 @@ class LogWriter:
 
 
 def _parts(batches: Sequence[RecordBatch]) -> list[tuple[Sequence[RecordBatch], set[bytes]]]:
-    """Return what goes into each frame, and its topics; all into one where splitting would not keep topics apart.
-
-    All records of a batch have the topic of its first one: that is what `Log.append` asks for.
-    """
+    """Return what goes into each frame, and its topics; all into one where splitting would not keep topics apart."""
     parts: list[tuple[Sequence[RecordBatch], set[bytes]]] = []
     start = count = 0
     topics: set[bytes] = set()
     for number, batch in enumerate(batches, 1):
-        data = batch.data
-        topics.add(data[14 : 14 + (data[10] << 8 | data[11])])  # as in records.py, without a call for each message
+        # Those that came from a publisher know theirs; those that recovery read from the journal have to be looked at.
+        topics.update(topics_of(batch.data, batch.count) if batch.topics is None else batch.topics)
         count += batch.count
         if count >= SPLIT_RECORDS:
             parts.append((batches[start:number], topics))

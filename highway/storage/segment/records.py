@@ -266,14 +266,23 @@ class RecordBatch:
     wire form of this batch there, so that ten subscribers cost one encoding.
     """
 
-    __slots__ = ("_by_topic", "_records", "base_ms", "base_offset", "count", "data", "encodings", "last_ms")
+    __slots__ = ("_by_topic", "_records", "base_ms", "base_offset", "count", "data", "encodings", "last_ms", "topics")
 
-    def __init__(self, base_offset: int, count: int, base_ms: int, last_ms: int, data: bytes) -> None:
+    def __init__(
+        self,
+        base_offset: int,
+        count: int,
+        base_ms: int,
+        last_ms: int,
+        data: bytes,
+        topics: Collection[bytes] | None = None,
+    ) -> None:
         self.base_offset = base_offset
         self.count = count
         self.base_ms = base_ms  # what the records' deltas are relative to
         self.last_ms = last_ms  # commit time of the last record
         self.data = data
+        self.topics = topics  # of all its records, where somebody knows them without a look at each
         self.encodings: dict[Any, Any] = {}
         self._by_topic: dict[bytes, Sequence[int]] | None = None
         self._records: list[Record] | None = None
