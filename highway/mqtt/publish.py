@@ -193,8 +193,10 @@ class PublishReader:
         head_end = topic_end if first & 6 else topic_end + len(tail)
         key = data[body:head_end]
         key_at = body - start
-        # Most devices send one message at a time, and a long topic is not worth the memory: nothing to remember then.
-        if data.startswith(key, end + key_at) and head_end - start <= _MAX_REMEMBERED_BYTES:
+        # Most devices send one message at a time, and a long topic is not worth the memory: nothing to remember then. One
+        # behind an alias is stored with each message: a run of them, 8 bytes each as they come, would ask for gigabytes.
+        is_short = head_end - start <= _MAX_REMEMBERED_BYTES >= len(topic_name)
+        if is_short and data.startswith(key, end + key_at):
             sizes = self._sizes_of(first, key, key_at)
             sizes[data[start:head_end]] = end - start
             follower = _Follower(first, key, key_at, self._max_packet_bytes, sizes)

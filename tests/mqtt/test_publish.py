@@ -17,6 +17,7 @@ from highway.mqtt import (
     publish_first_byte,
     topic_alias_block,
 )
+from highway.mqtt.wire import encode_varint
 from tests.mqtt.strategies import message_blocks, topic_names
 
 sizes = st.one_of(st.integers(0, 300), st.sampled_from([100, 101, 102, 103, 104, 105, 16_370, 16_384, 70_000]))
@@ -142,6 +143,17 @@ def test_topic_aliases():
     other, protocol = events_of(data[1], 5, topic_alias_maximum=1)
     assert other == []
     assert protocol.error is not None
+
+
+def test_messages_of_a_long_topic_behind_an_alias_are_no_run():
+    """Each is stored with the topic, so that a read of 250 KiB would become gigabytes if it were taken as one."""
+    alias = property_block(b"\x23\0\1")
+    for size, runs in ((200, 1), (1000, 50)):
+        first = b"\x30" + encode_varint(2 + size + len(alias)) + size.to_bytes(2, "big") + b"t" * size + alias
+        short = b"\x30" + encode_varint(2 + len(alias)) + b"\0\0" + alias
+        events, protocol = events_of(first + short * 50, 5, topic_alias_maximum=1)
+        assert protocol.error is None
+        assert (len(events), sum(len(event.payloads) for event in events)) == (1 + runs, 51)
 
 
 def test_the_alias_block_of_the_other_direction():
