@@ -36,7 +36,7 @@ def test_subscribers_that_are_stuck_hold_nobody_up_and_recover(broker: BrokerPro
     assert found["recovered"] == 4
     assert found["grown_mib"] < 60
     # A tenth slower is what a quiet machine shows. This one may be anything but, and then says less in time than in work.
-    assert found["ratio"] > 0.1
+    assert found["ratio"] > 0.3
     assert found["cpu_ratio"] < 3
 
 

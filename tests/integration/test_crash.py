@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # A thousand by hand: HIGHWAY_TEST_KILLS=1000 make test ARGS=tests/integration/test_crash.py
 CYCLES = int(os.environ.get("HIGHWAY_TEST_KILLS", "20"))
 # The default flush_interval, and what a busy test machine adds to a timer of the loop and a write.
-FAST_WINDOW_SECONDS = 0.1 + 2.0
+FAST_WINDOW_SECONDS = 0.1 + 0.5
 
 MODES = ("safe", "balanced", "fast")
 

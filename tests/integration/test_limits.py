@@ -43,13 +43,13 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Br
         broker.stop()
 
 
-def usual_ping_s(client: RawClient, until: threading.Thread) -> float:
-    """The median of what pings took while a thread ran; a single one may have waited for another process."""
+def pings_s(client: RawClient, until: threading.Thread) -> list[float]:
+    """What pings took while a thread ran."""
     took = [timed(client.ping)]
     while until.is_alive():
         took.append(timed(client.ping))
         until.join(0.02)
-    return statistics.median(took)
+    return took
 
 
 def times_limited(broker: BrokerProcess, limit: str) -> float:
@@ -84,11 +84,13 @@ def test_a_client_beyond_its_rate_waits_and_loses_nothing(
 
         sender = threading.Thread(target=send)
         sender.start()
-        usual = usual_ping_s(steady, sender)
+        pings = pings_s(steady, sender)
         took = time.monotonic() - begin
         assert [message.payload for message in reader.messages(count)] == wanted
     assert seconds * 0.8 <= took < seconds + 5
-    assert usual < 0.5
+    # A single one may have waited for another process, and not for as long as the quick one waits.
+    assert statistics.median(pings) < 0.1
+    assert max(pings) < 1.5
     assert bool(broker.lines(f"limits.{next(iter(limits), 'x')} is reached client=quick")) is bool(limits)
 
 
@@ -161,7 +163,7 @@ def test_an_address_that_connects_too_often_waits_and_others_do_not(start: Calla
     begin = time.monotonic()
     for number in range(30):
         broker.client(f"c{number}").close()
-    assert 1.5 < time.monotonic() - begin < 20
+    assert 1.5 < time.monotonic() - begin < 10
     bitten = times_limited(broker, "connect_rate_per_address")
     assert bitten > 0
     with socket.create_connection(("127.0.0.1", broker.port), source_address=("127.0.0.2", 0)) as other:
