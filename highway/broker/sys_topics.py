@@ -162,7 +162,8 @@ class _Load:
         self.updated = now
 
 
-# Below `$SYS/broker/`. Exporters make metric names of these: letters, digits, `_`, `/` and spaces only. `active` and `inactive` are mosquitto's older words for connected and disconnected.
+# Below `$SYS/broker/`. Exporters make metric names of these: letters, digits, `_`, `/` and spaces only. `active` and
+# `inactive` are mosquitto's older words for connected and disconnected.
 SYS_TOPICS: dict[bytes, Callable[[Counters], int]] = {
     b"clients/total": lambda counters: counters.clients_total,
     b"clients/maximum": lambda counters: counters.clients_maximum,

@@ -270,9 +270,8 @@ class Cursor:
             self.loading = False
             if session.link is link:
                 self.feed.replayed += chunk.count
-                session.send(
-                    chunk.data, chunk.count, chunk.payload_bytes
-                )  # on another one they are among what is sent again
+                # On another one they are among what is sent again.
+                session.send(chunk.data, chunk.count, chunk.payload_bytes)
             session.broker.pump_later(session)
 
         session.broker.store_inflight(session)

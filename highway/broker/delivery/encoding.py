@@ -186,8 +186,8 @@ def _qos0_wire(run: LiveRun, route: Route, plan: Plan, session: Session, first_b
 class Chunk:
     """Records on their way to one reader.
 
-    `data` the packets; `count` how many; `payload_bytes` in them; `scanned` how many records were looked at; and of the messages with QoS 1
-    or 2, in the same order, `packet_ids`, `offsets` and `qos`.
+    `data` the packets; `count` how many; `payload_bytes` in them; `scanned` how many records were looked at; and of the
+    messages with QoS 1 or 2, in the same order, `packet_ids`, `offsets` and `qos`.
     """
 
     __slots__ = ("count", "data", "offsets", "packet_ids", "payload_bytes", "qos", "scanned")

@@ -55,7 +55,10 @@ class Access:
 
 
 def load_access(settings: AuthSettings, loop: asyncio.AbstractEventLoop, seconds: Histogram) -> Access:
-    """What `settings` come to; `seconds` gets how long plugins take to decide. Blocks while plugins are made; PluginError if one can't be, and nothing is left of it."""
+    """What `settings` come to; `seconds` gets how long plugins take to decide.
+
+    Blocks while plugins are made; PluginError if one can't be, and nothing is left of it.
+    """
     plugins = None
     if settings.plugins:
         from .plugins import PluginHost  # noqa: PLC0415  amqtt takes a while, and most have no plugins
@@ -101,7 +104,8 @@ class Gate:
         """Go by `access` from now on; returns the one before, which the caller closes, off the loop.
 
         Those who are in stay in, and plugins get to know them; what they may do has to be worked out again, and who of
-        them is not known any more is for the caller to find by `still_knows`. Those who wait for an answer are not heard any more: they time out, and come back.
+        them is not known any more is for the caller to find by `still_knows`. Those who wait for an answer are not heard
+        any more: they time out, and come back.
         """
         before, self._access = self._access, access
         if access.plugins is not None:
