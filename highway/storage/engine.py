@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import errno
 import logging
-import uuid
 from typing import TYPE_CHECKING
 
 from highway.errors import DataDirectoryError, DiskFullError, StorageError
-from highway.storage.checkpoint.checkpoint import LogState
+from highway.storage.catalogue import Catalogue
 from highway.storage.checkpoint.checkpointer import Checkpointer
 from highway.storage.disk.descriptors import Descriptors, descriptor_share
 from highway.storage.disk.filesystem import FULL_ERRNOS, OsFileSystem
@@ -23,22 +22,19 @@ from highway.storage.disk.pool import Mailbox, Pool, Scheduler
 from highway.storage.disk.reserve import Reserve
 from highway.storage.journal.commit import Committer
 from highway.storage.journal.files import JournalFiles
-from highway.storage.journal.format import encode_log, split_position
-from highway.storage.journal.journal import VERIFY_CACHE, VERIFY_DIRECT, VERIFY_OFF, Journal
+from highway.storage.journal.format import split_position
+from highway.storage.journal.journal import Journal
 from highway.storage.log.cache import BatchCache
 from highway.storage.log.commit_time import CommitTime
-from highway.storage.log.log import Log
 from highway.storage.log.retention import SOON_MS, Deletion, Reaper
 from highway.storage.log.shared_sync import SharedSync
-from highway.storage.log.writer import LogWriter
 from highway.storage.maintenance.full_disk import SpaceGuard
 from highway.storage.maintenance.maintainer import Maintainer
 from highway.storage.maintenance.scrubbing import Scrubber
-from highway.storage.recovery.log_recovery import RecoveredLog
 from highway.storage.recovery.opening import recover_with_room
 from highway.storage.recovery.poison import WatchedFileSystem, drop_caches
 from highway.storage.segment.format import MAX_FRAME_BYTES
-from highway.storage.settings import Durability, LogSettings, StorageSettings, find_settings, unconfigured
+from highway.storage.settings import Durability, StorageSettings, find_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -48,8 +44,10 @@ if TYPE_CHECKING:
     from highway.metrics import Histogram
     from highway.storage.checkpoint.meta import Meta
     from highway.storage.disk.filesystem import FileSystem
+    from highway.storage.log.log import Log
     from highway.storage.recovery.recovery import Recovered
     from highway.storage.recovery.report import RecoveryReport
+    from highway.storage.settings import LogSettings
 
 __all__ = ["Storage"]
 
@@ -57,7 +55,6 @@ _POOL_THREADS = 2
 _PUT_FLUSH_MS = 100  # a FAST put is in memory only so long at most
 _PUT_SYNC_MS = 1000
 _CLOSE_PATIENCE_S = 60.0  # without any progress: a disk that answers no more must not keep the process alive for ever
-_VERIFY = {"off": VERIFY_OFF, "cache": VERIFY_CACHE, "direct": VERIFY_DIRECT}
 
 _logger = logging.getLogger(__name__)
 
@@ -82,7 +79,6 @@ class Storage:
         self.settings = settings
         self.report: RecoveryReport = recovered.report
         self.meta: Meta = recovered.meta
-        self.logs: dict[str, Log] = {}
         self.closed = False
         self._filesystem = filesystem
         self._layout = layout
@@ -94,9 +90,22 @@ class Storage:
         self._pool = Pool(self._mailbox, _POOL_THREADS if threads else 0)
         self._cache = BatchCache(settings.cache_bytes)
         self._time = CommitTime(clock, recovered.last_known_ms)
-        self._committer = self._make_committer(recovered, scheduler, clock, configured)
+        self._committer = self._make_committer(recovered, scheduler, clock)
         self._journal_files = JournalFiles(filesystem, layout.journal, settings.journal_file_bytes, clock)
-        self._journal = self._make_journal(recovered, clock, configured)
+        self._journal = self._make_journal(recovered, clock)
+        self._catalogue = Catalogue(
+            recovered,
+            configured,
+            layout,
+            files,
+            self._pool,
+            self._cache,
+            self._time,
+            self._committer,
+            self._journal,
+            self._damaged,
+        )
+        self.logs: dict[str, Log] = self._catalogue.logs
         self._checkpointer = self._make_checkpointer(recovered, clock)
         self._reaper = Reaper(filesystem, self._pool, self._checkpointer, self._time, settings.max_bytes)
         self._reaper.logs = self.logs.values()
@@ -123,23 +132,16 @@ class Storage:
         )
         self._committer.on_full = self._space.hit
         self._committer.on_failed = filesystem.mark
-        self._next_log_id = recovered.highest_log_id + 1
-        self._configured = {settings.name: settings for settings in configured}
-        self._take_logs(recovered)
-        self._update_bounds()
 
-    def _make_committer(
-        self, recovered: Recovered, scheduler: Scheduler, clock: Clock, configured: Sequence[LogSettings]
-    ) -> Committer:
-        flush_bytes = min([log.flush_bytes for log in configured], default=LogSettings("").flush_bytes)
-        committer = Committer(scheduler, clock, recovered.meta, recovered.start.next_entry, flush_bytes)
+    def _make_committer(self, recovered: Recovered, scheduler: Scheduler, clock: Clock) -> Committer:
+        committer = Committer(scheduler, clock, recovered.meta, recovered.start.next_entry)
         committer.max_record_bytes = min(self.settings.max_record_bytes, MAX_FRAME_BYTES)
         committer.on_committed = self._committed
         committer.meta_first_entry = recovered.meta_first_entry
         committer.seed_frames(recovered.frames)
         return committer
 
-    def _make_journal(self, recovered: Recovered, clock: Clock, configured: Sequence[LogSettings]) -> Journal:
+    def _make_journal(self, recovered: Recovered, clock: Clock) -> Journal:
         files = self._journal_files
         files.distrusted_below = recovered.distrusted_below
         files.adopt(recovered.unused_files)
@@ -150,7 +152,6 @@ class Storage:
             files,
             recovered.start,
             file_bytes=self.settings.journal_file_bytes,
-            sync_bytes=min([log.sync_bytes for log in configured], default=LogSettings("").sync_bytes),
             post=lambda commit: self._mailbox.post(committer.on_commit, commit),
             request_spare=self._prepare_spare,
             monotonic=clock.monotonic,
@@ -239,31 +240,6 @@ class Storage:
                 _logger.error("recovery: %s", line)
         return storage
 
-    def _take_logs(self, recovered: Recovered) -> None:
-        for log in recovered.logs.values():
-            # A log that is configured no longer keeps what it has: only an operator deletes.
-            self._add(log, find_settings(self._configured, log.state.name) or unconfigured(log.state.name))
-        for settings in self._configured.values():
-            if settings.name not in self.logs and not settings.per_topic:
-                self._add(self._new_log(settings.name), settings)
-
-    def _new_log(self, name: str) -> RecoveredLog:
-        log_id = self._next_log_id
-        self._next_log_id += 1
-        # The id opens the uuid, so that a directory's name tells it when everything else is lost.
-        return RecoveredLog(LogState(log_id, name, log_id.to_bytes(4, "big") + uuid.uuid4().bytes[4:]))
-
-    def _add(self, recovered: RecoveredLog, settings: LogSettings) -> Log:
-        state = recovered.state
-        directory = self._layout.log_directory(state.name, state.uuid)
-        writer = LogWriter(directory, self._files, self._pool, settings, state.uuid, state.epoch)
-        writer.adopt(recovered.segments)
-        log = Log(state, settings, writer, self._committer, self._pool, self._cache, self._time)
-        log.restore_tail(recovered.tail)
-        log.on_damage = self._damaged
-        self.logs[state.name] = log
-        return log
-
     def _start(self, recovered: Recovered) -> None:
         shortage = self._journal.shortage
         try:
@@ -302,17 +278,6 @@ class Storage:
                 _logger.warning("the next journal file can't be prepared yet: %s", error)
 
         self._pool.submit(work)
-
-    def _update_bounds(self) -> None:
-        """Serve the strictest log: a frame of the journal is shared by all of them, also with those that begin later."""
-        settings = {
-            id(item): item for item in (*(log.settings for log in self.logs.values()), *self._configured.values())
-        }
-        modes = [_VERIFY[item.verify] for item in settings.values() if item.durability == Durability.SAFE]
-        self._journal.verify = max(modes, default=VERIFY_CACHE)
-        lowest = list(settings.values()) or [LogSettings("")]
-        self._journal.sync_bytes = min(item.sync_bytes for item in lowest)
-        self._committer.flush_bytes = min(item.flush_bytes for item in lowest)
 
     # What the broker uses.
 
@@ -412,22 +377,12 @@ class Storage:
         """
         self._committer.after(durability, callback)
 
-    def add_log(self, settings: LogSettings) -> Log:
-        """Return the log of that name, created if there is none; creation is durable with the first SAFE entry."""
-        log = self.logs.get(settings.name)
-        if log is None:
-            log = self._create(settings.name, settings)
-            self._update_bounds()
-        return log
-
     def add_topic_log(self, entry: str, name: str) -> Log:
-        """Return the log `name` of a topic of the `per_topic` entry that was configured as `entry`, as `add_log` does."""
-        return self.logs.get(name) or self._create(name, self._configured[entry])
+        """Return the log `name` of a topic of the `per_topic` entry that was configured as `entry`.
 
-    def _create(self, name: str, settings: LogSettings) -> Log:
-        log = self._add(self._new_log(name), settings)
-        self._committer.hand_over([encode_log(log.log_id, log.uuid, log.name)])
-        return log
+        If there is none it is created, which is durable with the first SAFE entry.
+        """
+        return self._catalogue.add_topic_log(entry, name)
 
     def change_logs(self, changed: Sequence[LogSettings], released: Iterable[str] = ()) -> None:
         """Keep the logs named by `changed` by these settings from now on; a `per_topic` entry's are those of its topics.
@@ -436,17 +391,7 @@ class Storage:
         until an operator deletes of them. Nothing is deleted by it: retention looks at its logs in its own time, or when
         `reap` says so.
         """
-        self._configured.update({settings.name: settings for settings in changed})
-        for name in released:
-            self._configured.pop(name, None)
-        for settings in changed:
-            if not settings.per_topic and settings.name not in self.logs:
-                self._create(settings.name, settings)
-        for name, log in self.logs.items():  # one look at each, however many there are
-            settings = find_settings(self._configured, name) or unconfigured(name)
-            if log.settings != settings:
-                log.change(settings)
-        self._update_bounds()
+        self._catalogue.change_logs(changed, released)
 
     def checkpoint(self, done: Callable[[bool], None] | None = None) -> None:
         """Write a checkpoint now; `done(True)` in the loop thread once it is durable, `done(False)` if it failed."""
@@ -461,9 +406,9 @@ class Storage:
     ) -> None:
         """Find out what retention would delete if logs were kept by `logs`, by name; nothing is changed by asking.
 
-        With `only_new`, what it deletes of them as they are kept now is left out, and what a shorter retention lets fall due
-        within a minute and a round of the reaper is taken in. Logs of which it would delete nothing
-        are not in the answer, nor are those that don't exist.
+        With `only_new`, what it deletes of them as they are kept now is left out, and what a shorter retention lets fall
+        due within a minute and a round of the reaper is taken in. Logs of which it would delete nothing are not in the
+        answer, nor are those that don't exist.
         """
         configured = {item.name: item for item in logs}
         found = [(log, find_settings(configured, name)) for name, log in self.logs.items()]

@@ -359,7 +359,7 @@ def test_a_log_whose_creation_is_damaged_comes_back_from_its_directory(in_segmen
     rig.settle()
     rig.checkpoint()
     new = LogSettings("new", SAFE, flush_bytes=10 if in_segments else 1 << 20)
-    rig.storage.add_log(new)
+    rig.storage.change_logs([new])
     for payload in (b"n0.", b"n1."):
         rig.append("new", payload)
         rig.settle()

@@ -421,8 +421,10 @@ def test_logs_keep_id_and_uuid_whatever_is_configured():
 @pytest.mark.parametrize("stop", ["close", "kill", "power_cut"])
 def test_a_log_added_at_run_time_is_there_after_any_stop(stop):
     rig = opened()
-    log = rig.storage.add_log(LogSettings("added", SAFE))
-    assert rig.storage.add_log(LogSettings("added", SAFE)) is log
+    rig.storage.change_logs([LogSettings("added", SAFE)])
+    log = rig.log("added")
+    rig.storage.change_logs([LogSettings("added", SAFE)])
+    assert rig.log("added") is log
     rig.append("added", b"x")
     rig.settle()
     uuid = log.uuid
@@ -567,7 +569,7 @@ def test_a_log_that_becomes_fast_reserves_offsets_before_it_shows_them():
 
 def test_the_strictest_log_decides_for_the_journal_when_settings_change():
     rig = opened([LogSettings("a", FAST, flush_bytes=1000, sync_bytes=5000)])
-    rig.storage.add_log(LogSettings("b", SAFE, flush_bytes=500, sync_bytes=9000, verify="direct"))
+    rig.storage.change_logs([LogSettings("b", SAFE, flush_bytes=500, sync_bytes=9000, verify="direct")])
     journal, committer = rig.storage._journal, rig.storage._committer
     strict = (journal.verify, journal.sync_bytes, committer.flush_bytes)
     assert strict[1:] == (5000, 500)

@@ -44,19 +44,18 @@ START = make_position(1, FILE_HEADER_BYTES)
 class JournalRig:
     """A journal on the simulated disk; rounds run when the test says so."""
 
-    def __init__(self, filesystem=None, **options):
+    def __init__(self, filesystem=None):
         self.filesystem = filesystem or SimulatedFileSystem(ROOT)
         self.commits = []
         self.spares = []
         files = JournalFiles(self.filesystem, ROOT, FILE_BYTES, ManualClock())
-        options = {"file_bytes": FILE_BYTES, "sync_bytes": 1 << 20, **options}
         self.journal = Journal(
             self.filesystem,
             files,
             JournalStart(1, 1, 1),
             post=self.commits.append,
             request_spare=self.spares.append,
-            **options,
+            file_bytes=FILE_BYTES,
         )
         self.files = files
         self.entry = 0
@@ -180,7 +179,8 @@ def test_a_commit_is_posted_for_each_stage_that_somebody_waits_for():
 
 
 def test_unsynced_bytes_force_a_sync_at_their_limit():
-    rig = JournalRig(sync_bytes=300)
+    rig = JournalRig()
+    rig.journal.sync_bytes = 300
     for number in range(6):
         rig.write(b"%d" % number, bytes(100))
     assert [commit.synced for commit in rig.commits if commit.synced] != []
@@ -443,7 +443,6 @@ def test_the_journal_thread_does_the_same(tmp_path):
         files,
         JournalStart(1, 1, 1),
         file_bytes=FILE_BYTES,
-        sync_bytes=1 << 20,
         post=commits.put,
         request_spare=files.prepare,
     )

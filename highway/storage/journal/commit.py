@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from highway.errors import DiskFullError, StorageError
 from highway.metrics import Histogram
-from highway.storage.settings import Durability
+from highway.storage.settings import Durability, LogSettings
 
 from .format import encode_put
 
@@ -86,10 +86,10 @@ class Committer:
         "written",
     )
 
-    def __init__(self, scheduler: Scheduler, clock: Clock, meta: Meta, next_entry: int, flush_bytes: int) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Clock, meta: Meta, next_entry: int) -> None:
         self.journal: Journal  # set before the first entry
         self.meta = meta
-        self.flush_bytes = flush_bytes
+        self.flush_bytes = LogSettings("").flush_bytes  # the least of any log
         self.entry = next_entry - 1  # number of the last entry handed to the journal
         self.written = self.synced = next_entry - 1
         self.meta_first_entry = 0  # the first entry that changed meta and that no snapshot covers, or 0

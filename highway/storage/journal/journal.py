@@ -10,7 +10,8 @@ Entries are numbered from 1 across the life of the data directory; "written 7" m
 The two histograms are written by the journal thread and may be read by any.
 
 Owner of each attribute: `queue` is shared (append in the loop, popleft in the journal thread; both are atomic),
-`wanted_*`, `verify` and `lean` are set by the loop and read by the journal thread, all others belong to the journal thread.
+`wanted_*`, `verify`, `sync_bytes` and `lean` are set by the loop and read by the journal thread, all others belong to the
+journal thread.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from highway.metrics import Histogram
 from highway.metrics.histogram import COMMIT_RECORDS
 from highway.storage.disk.filesystem import FULL_ERRNOS
 from highway.storage.segment.records import RecordBatch
+from highway.storage.settings import LogSettings
 
 from .files import JournalFile
 from .format import (
@@ -98,30 +100,27 @@ class Journal:
         start: JournalStart,
         *,
         file_bytes: int,
-        sync_bytes: int,
         post: Callable[[Commit], None],
         request_spare: Callable[[int], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.queue: deque[Item] = deque()
         self.wanted_written = self.wanted_synced = start.next_entry - 1
-        self.verify = VERIFY_CACHE
+        self.verify = VERIFY_CACHE  # the strictest of any log, as the next
+        self.sync_bytes = LogSettings("").sync_bytes
         self.sync_seconds = Histogram()
         self.commit_records = Histogram(COMMIT_RECORDS)
         self._monotonic = monotonic
         self._filesystem = filesystem
         self._files = files
         self._file_bytes = file_bytes
-        self.sync_bytes = sync_bytes
         self._post = post
         self._request_spare = request_spare
         self._wake: SimpleQueue[bool] = SimpleQueue()
         self._sleeping = False
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self.lean = (
-            False  # set by the loop while the disk is full: files aren't filled with zeros ahead of their frames
-        )
+        self.lean = False  # while the disk is full: files aren't filled with zeros ahead of their frames
         self.shortage: DiskFullError | None = None  # why the first file isn't there, or isn't as it should be
         self._file = self._first_file(start.file_sequence)
         self._offset = FILE_HEADER_BYTES
