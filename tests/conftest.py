@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,3 +50,11 @@ def _nursery() -> Iterator[None]:
         BrokerProcess.nursery = nursery
         yield
         BrokerProcess.nursery = None
+
+
+@pytest.fixture(scope="session")
+def mosquitto_clients() -> None:
+    """Skips where mosquitto_pub and mosquitto_sub aren't installed."""
+    for name in ("mosquitto_pub", "mosquitto_sub"):
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not installed (Debian: mosquitto-clients)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,11 +41,3 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProce
     yield process
     if process.process is not None:
         process.kill()
-
-
-@pytest.fixture(scope="session")
-def mosquitto_clients() -> None:
-    """Skips where mosquitto_pub and mosquitto_sub aren't installed."""
-    for name in ("mosquitto_pub", "mosquitto_sub"):
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not installed (Debian: mosquitto-clients)")

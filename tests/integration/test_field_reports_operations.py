@@ -17,7 +17,7 @@ import pytest
 from highway.cli import main
 from tests.harness import packets
 from tests.harness.broker_process import BrokerProcess
-from tests.harness.raw_client import RawClient, close_all
+from tests.harness.raw_client import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,12 +28,6 @@ AUTH = {"anonymous": True, "acl": [{"allow": ["publish", "subscribe", "replay"],
 
 def topics(retention: str) -> list[dict[str, str]]:
     return [{"topic": "mine/#", "log": "mine", "retention": retention}]
-
-
-@pytest.fixture(autouse=True)
-def _clients_are_closed() -> Iterator[None]:
-    yield
-    close_all()
 
 
 @pytest.fixture(scope="module")

@@ -14,19 +14,13 @@ import pytest
 
 from tests.harness import packets
 from tests.harness.broker_process import BrokerProcess
-from tests.harness.raw_client import RawClient, close_all
+from tests.harness.raw_client import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MIB = 1024 * 1024
 CONNECT_TIMEOUT_S = 6.0
-
-
-@pytest.fixture(autouse=True)
-def _clients_are_closed() -> Iterator[None]:
-    yield
-    close_all()
 
 
 @pytest.fixture

@@ -14,17 +14,11 @@ import pytest
 from tests.harness import packets, packets5
 from tests.harness.broker_process import BrokerProcess
 from tests.harness.http import request
-from tests.harness.raw_client import RawClient, close_all
+from tests.harness.raw_client import RawClient
 from tests.harness.timing import timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-
-@pytest.fixture(autouse=True)
-def _clients_are_closed() -> Iterator[None]:
-    yield
-    close_all()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +26,6 @@ CONNECT_TIMEOUT_S = 4.0
 def _clients_are_closed() -> Iterator[None]:
     yield
     close_all()
-
-
-@pytest.fixture(scope="session")
-def mosquitto_clients() -> None:
-    """Skips where mosquitto_pub and mosquitto_sub aren't installed."""
-    for name in ("mosquitto_pub", "mosquitto_sub"):
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not installed (Debian: mosquitto-clients)")
 
 
 @pytest.fixture(scope="session")
