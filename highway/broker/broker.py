@@ -376,8 +376,9 @@ class Broker:
             for subscription in reader.subscriptions.values():
                 self.router.remove(subscription)
             session.readers.pop(reader.source, None)
-            puts += session_store.subscription_puts(session, reader.subscriptions)
-            puts.append(session_store.session_put(session))
+            if session.persistent:
+                puts += session_store.subscription_puts(session, reader.subscriptions)
+                puts.append(session_store.session_put(session))
         if session.persistent:
             self.store(puts)
 

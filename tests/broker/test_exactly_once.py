@@ -9,9 +9,10 @@ import pytest
 from highway.storage import Durability
 from highway.storage.disk.filesystem import OsFileSystem
 from tests.broker.rig import Peer, Rig
-from tests.harness import packets
+from tests.harness import packets, packets5
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -108,13 +109,63 @@ def test_what_a_group_completed_at_qos_2_is_not_given_again_for_what_another_mem
     assert [m.payload for m in rig.connect("exact", clean=False).messages()] == [b"1"]
 
 
-def test_what_an_ended_session_held_of_a_group_is_given_to_others_after_a_crash_too(rig: Rig) -> None:
+def end(rig: Rig, peer: Peer) -> None:
+    peer.drop()
+    rig.connect("away")  # a clean session ends the one before
+
+
+def end_with_disconnect(rig: Rig, peer: Peer) -> None:
+    peer.drop()
+    again = rig.connect5("away", clean_start=False, session_expiry_interval=100)
+    again.send(packets5.disconnect(session_expiry_interval=0))
+
+
+def end_with_the_broker(rig: Rig, peer: Peer) -> None:
+    peer.drop()
+    rig.connect5("away", clean_start=False, session_expiry_interval=0)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("ends", [end, end_with_disconnect, end_with_the_broker])
+def test_what_an_ended_session_held_of_a_group_is_given_to_others_after_a_crash_too(
+    rig: Rig, ends: Callable[[Rig, Peer], None], *, leaves: bool
+) -> None:
     away = rig.connect("away", clean=False).send(packets.subscribe(1, ("$share/g/t", 1)))
     stays = rig.connect("stays", clean=False).send(packets.subscribe(1, ("$share/g/t", 2)))
     publish_twice(rig)
     assert [m.payload for m in away.messages()] == [b"1"]
+    if leaves:
+        away.send(packets.unsubscribe(2, "$share/g/t"))
     stays.drop()
-    away.drop()
-    rig.connect("away")  # a clean session ends the one before
+    ends(rig, away)
     rig.kill()
     assert {m.payload for m in rig.connect("stays", clean=False).messages()} == {b"1", b"2"}
+
+
+def test_what_a_clean_session_held_of_a_group_that_it_left_is_given_to_others_after_a_crash(
+    rig: Rig,
+) -> None:
+    leaves = rig.connect("leaves").send(packets.subscribe(1, ("$share/g/t", 1)))
+    stays = rig.connect("stays", clean=False).send(packets.subscribe(1, ("$share/g/t", 2)))
+    publish_twice(rig)
+    assert [m.payload for m in leaves.messages()] == [b"1"]
+    leaves.send(packets.unsubscribe(2, "$share/g/t"))
+    stays.drop()
+    rig.advance(2)  # positions that moved are stored by and by
+    rig.kill()
+    assert {m.payload for m in rig.connect("stays", clean=False).messages()} == {b"1", b"2"}
+
+
+@pytest.mark.parametrize("ends", [end, end_with_disconnect])
+def test_what_an_ended_session_held_of_a_group_at_qos_2_is_given_to_nobody(
+    rig: Rig, ends: Callable[[Rig, Peer], None]
+) -> None:
+    """5.0 [MQTT-4.8.2-5]"""
+    away = rig.connect("away", clean=False).send(packets.subscribe(1, ("$share/g/t", 2)))
+    stays = rig.connect("stays", clean=False).send(packets.subscribe(1, ("$share/g/t", 2)))
+    publish_twice(rig)
+    assert [m.payload for m in away.messages()] == [b"1"]
+    stays.drop()
+    ends(rig, away)
+    rig.kill()
+    assert [m.payload for m in rig.connect("stays", clean=False).messages()] == [b"2"]

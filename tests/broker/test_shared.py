@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from highway.broker.authorisation import AclRule, Right
+from highway.broker.reconfiguring import reconfigure
 from tests.broker.rig import Peer, Rig
 from tests.harness import packets
 
@@ -206,3 +209,48 @@ def test_a_group_that_was_left_before_its_suback_stays_left(tmp_path: Path) -> N
     assert rig.broker.groups == {}
     rig.connect("w").send(packets.publish("a", b"1"))
     assert peer.messages() == []
+
+
+def test_what_waits_is_not_passed_over_when_the_last_member_acknowledges_and_leaves(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, max_inflight=1)
+    peer = member(rig, "a", clean=False)
+    publish(rig, 0, 3)
+    (message,) = peer.messages()
+    peer.send(packets.ack(0x40, message.packet_id) + packets.DISCONNECT)
+    assert take(rig.connect("a", clean=False)) == [1, 2]
+
+
+def test_what_a_member_left_unacknowledged_comes_before_what_waits(rig: Rig) -> None:
+    peer = member(rig, "a", clean=False)
+    publish(rig, 0, 2)
+    assert take(peer, ack=False) == [0, 1]
+    peer.drop()
+    publish(rig, 2, 2)
+    assert take(rig.connect("a", clean=False)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["a right that is lost", "a smaller maximum packet size"])
+def test_what_a_member_can_not_be_sent_again_goes_to_another(rig: Rig, how: str) -> None:
+    peer = member(rig, "a", clean=False)
+    rig.connect("publisher").send(packets.publish("t/1", b"0" * 100, qos=1, packet_id=1))
+    assert len(peer.messages()) == 1
+    other = member(rig, "b", clean=False)
+    peer.drop()
+    if how == "a right that is lost":
+        everything = AclRule(allow=True, rights=frozenset(Right), topic_filter=b"#", client="b")
+        reconfigure(rig.broker, replace(rig.settings, acl=(everything,)))
+        rig.connect("a", clean=False)
+    else:
+        rig.connect5("a", clean_start=False, session_expiry_interval=100, maximum_packet_size=50)
+    assert take(other) == [0]
+
+
+def test_a_group_that_ended_before_its_suback_leaves_no_position(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    publish(rig, 0, 1, topic="t")
+    peer = rig.connect("c", clean=False)
+    slow = packets.subscribe(1, ("$share/g/t", 1), ("$replay/@1000/t", 1))  # a time is looked up on the disk
+    peer.send(slow + packets.unsubscribe(2, "$share/g/t"))
+    assert sorted(first for first, _ in peer.take() if first in (0x90, 0xB0)) == [0x90, 0xB0]
+    assert rig.broker.groups == {}
+    assert list(rig.storage.meta.items(b"g/")) == []

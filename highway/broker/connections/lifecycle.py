@@ -23,7 +23,7 @@ from highway.broker.authentication import Login, Refusal, owns
 from highway.broker.authorisation import Right, Rights, Undecided, is_reserved, rights_of
 from highway.broker.sessions import session_store
 from highway.broker.sessions.session import Session
-from highway.broker.subscriptions.shared import return_unacknowledged
+from highway.broker.subscriptions.shared import groups_held, return_unacknowledged
 from highway.broker.token_bucket import TokenBuckets
 from highway.log_lines import about
 from highway.mqtt import V5, ConnackPacket, Properties, ReasonCode
@@ -180,13 +180,12 @@ class Lifecycle:
                 will, delay_interval=0
             )  # the session is said to end with its connection, and the delay with it
         puts += broker.wills.set_puts(client.client_id, will)
-        was_stored = session.persistent
         session.owner = client.identity.owner
         connack = ConnackPacket(present, 0, self._configure(client, session, packet))
         if session.persistent:
             puts.append(session_store.session_put(session))
-        elif was_stored:
-            puts += session_store.drop_puts(session)  # it ends with this connection, also where that ends with a crash
+        elif session.is_stored:
+            puts += _forget_stored(session)  # it ends with this connection, also where that ends with a crash
         if puts:
             broker.store(puts)
         session.rights = rights
@@ -318,10 +317,7 @@ class Lifecycle:
 
     def change_expiry(self, session: Session, seconds: int) -> None:
         """DISCONNECT brought another expiry."""
-        was_persistent = session.persistent
         self.set_expiry(session, self._limit_expiry(seconds))
-        if was_persistent and not session.persistent:
-            self._broker.store(session_store.drop_puts(session))
 
     def online(self, session: Session) -> None:
         """Let messages flow to a session whose CONNACK is out."""
@@ -383,12 +379,13 @@ class Lifecycle:
         broker.sessions.pop(session.client_id, None)
         self._unpark(session)
         broker.wills.session_ended(session.client_id)
-        puts = session_store.drop_puts(session) if session.persistent else []
+        groups = groups_held(session) if session.is_stored else []
+        puts = session_store.drop_puts(session) if session.is_stored else []
         return_unacknowledged(session)
-        for name, (group, _) in list(session.groups.items()):
+        for name in list(session.groups):
             puts += broker.leave_group(session, name)
-            if session.persistent and group.members:
-                puts += session_store.group_puts(group)  # what came back was stored as in flight, and is not any more
+        for group in groups:
+            puts += session_store.group_puts(group)  # what came back was stored as in flight, and is not any more
         session.let_go()
         return puts
 
@@ -413,6 +410,14 @@ class Lifecycle:
         counters.clients_connected = len(broker.clients)
         counters.clients_disconnected = len(broker.sessions) - len(broker.clients)
         counters.clients_maximum = max(counters.clients_maximum, len(broker.clients))
+
+
+def _forget_stored(session: Session) -> Puts:
+    """The end of what is stored of a session that goes on: what it holds of groups is theirs after a crash."""
+    puts = session_store.drop_puts(session)
+    for group in groups_held(session):
+        puts += session_store.group_puts(group)
+    return puts
 
 
 def _about(packet: ConnectPacket, client: Client) -> dict[str, Any]:

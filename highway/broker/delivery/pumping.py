@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from highway.broker.authorisation import Right
 from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, split_publisher
 from highway.broker.sessions.inflight import RELEASED, Message
-from highway.broker.sessions.session_store import acknowledged_puts
-from highway.broker.subscriptions.shared import Group
+from highway.broker.sessions.session_store import acknowledged_puts, group_puts
+from highway.broker.subscriptions.shared import Group, GroupCursor, hand_back
 from highway.errors import StorageError
 from highway.mqtt import PubrelPacket
 from highway.storage import Durability
@@ -26,7 +26,7 @@ from .encoding import addressed_name
 
 if TYPE_CHECKING:
     from highway.broker.sessions.session import Session
-    from highway.broker.subscriptions.shared import GroupCursor
+    from highway.broker.sessions.session_store import Puts
     from highway.storage import RecordBatch
 
     from .cursor import Cursor
@@ -57,8 +57,11 @@ def pump(session: Session) -> bool:
 def _send_what_can_go(session: Session) -> bool:
     if session.is_blocked():
         return False
-    if session.resend and (session.journaling or not _send_again(session)):
-        return False  # nothing goes out again under a packet id that a crash could still give to another message
+    if session.resend:
+        if session.journaling or not _send_again(session):
+            return False  # nothing goes out again under a packet id that a crash could still give to another message
+        for group, _ in session.groups.values():
+            group.wake()  # it can take new ones from now on
     retained_left = TURN_RETAINED
     while session.retained:
         if session.is_blocked() or session.quota <= 0:
@@ -106,7 +109,7 @@ def _send_again(session: Session) -> bool:
             if message is UNKNOWN:
                 return False
             if message is FORBIDDEN:
-                _give_up(session)
+                _hand_back(session)
                 continue
             if message is None:
                 _gone(session, cursor, where)
@@ -146,12 +149,24 @@ def _gone(session: Session, cursor: Cursor | GroupCursor, offset: int) -> None:
 
 def _give_up(session: Session) -> None:
     """Forget the first message that was to be sent again: its packet id is free, also after a restart."""
+    session.broker.store(_give_up_puts(session), Durability.FAST)
+
+
+def _give_up_puts(session: Session) -> Puts:
     packet_id, _ = session.resend.popleft()
     session.inflight.release(packet_id)
     session.dirty = True
-    puts = acknowledged_puts(session, [packet_id])
-    if puts:
-        session.broker.store(puts, Durability.FAST)
+    return acknowledged_puts(session, [packet_id])
+
+
+def _hand_back(session: Session) -> None:
+    """Forget the first message, as this client can't be sent it again; where a group gave it, another member may."""
+    entry = session.resend[0][1]
+    puts = _give_up_puts(session)
+    hand_back(entry)
+    if isinstance(entry[0], GroupCursor):
+        puts += group_puts(entry[0].reader, [entry[0]])
+    session.broker.store(puts, Durability.FAST)
 
 
 def _stored_message(session: Session, cursor: Cursor | GroupCursor, offset: int, batch: RecordBatch) -> Message | None:
@@ -183,7 +198,7 @@ def _send_repeated(session: Session, packet_id: int, qos: int, message: Message)
     packet = message._replace(properties=left).encode(session.version, qos, packet_id, dup=True)
     if session.max_packet_bytes and len(packet) > session.max_packet_bytes:
         session.broker.counters.dropped_too_large += 1
-        _give_up(session)
+        _hand_back(session)
         return False
     session.send(packet, 1, len(message.payload))
     return True

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from highway.broker.authorisation import Question
@@ -60,6 +61,7 @@ class Session:
         "inflight",
         "inline",
         "is_paced",
+        "is_stored",
         "journaling",
         "link",
         "logs_seen",
@@ -90,6 +92,7 @@ class Session:
         self.client_id = client_id
         self.owner: str | None = None  # the user whose it is, None where nobody was asked; see `authentication`
         self.persistent = False
+        self.is_stored = False  # the journal has keys of it, which a session that ends with its connection has none of
         self.expiry_ms: int | None = None  # None: never
         self.expires_at_ms: int | None = None  # set while offline
         self.link: Link | None = None
@@ -282,9 +285,13 @@ class Session:
         """Send no more retained messages for a subscription."""
         self.retained.pop(name, None)
 
+    def unacknowledged(self) -> Iterator[tuple[int, Entry]]:
+        """Every message that was sent and not acknowledged, by packet id, on this connection or an earlier one."""
+        return chain(self.inflight, self.resend)
+
     def has_snapshot_in_flight(self) -> bool:
         """Whether retained messages are still to be sent, or to be acknowledged."""
-        return bool(self.retained) or any(cursor is None for _, (cursor, _, _) in (*self.inflight, *self.resend))
+        return bool(self.retained) or any(cursor is None for _, (cursor, _, _) in self.unacknowledged())
 
     def subscriptions(self) -> Iterator[Subscription]:
         """Every subscription of every reader; shared ones are in `groups`."""

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import json
 import struct
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from highway.broker.delivery.cursor import Cursor
@@ -85,7 +84,8 @@ _FLAG_MESSAGE, _FLAG_RETAIN = 0x80, 0x40  # of the state byte of a message in fl
 
 
 def session_put(session: Session) -> tuple[bytes, bytes]:
-    """The session itself, without subscriptions, positions and messages in flight."""
+    """The session itself, without subscriptions, positions and messages in flight; notes that it is stored."""
+    session.is_stored = True
     value: dict[str, Any] = {
         "owner": session.owner,
         "expiry_ms": session.expiry_ms,
@@ -166,7 +166,7 @@ def position_puts(session: Session, readers: Iterable[Reader] | None = None) -> 
     lowest: dict[Cursor | GroupCursor, int] = {}
     chosen = session.readers.values() if readers is None else readers
     cursors = [cursor for reader in chosen for cursor in reader.cursors.values()]
-    for packet_id, (cursor, where, _) in chain(session.inflight, session.resend):
+    for packet_id, (cursor, where, _) in session.unacknowledged():
         if cursor is not None and packet_id not in session.stored_ids and isinstance(where, int):
             before = lowest.get(cursor)
             if before is None or where < before:
@@ -191,8 +191,13 @@ def _group_key(group: Group, feed: Feed) -> bytes:
 
 
 def group_puts(group: Group, cursors: Iterable[GroupCursor] | None = None) -> Puts:
-    """The positions (of some cursors) of a group that changed since they were stored; notes that they are stored now."""
+    """The positions (of some cursors) of a group that changed since they were stored; notes that they are stored now.
+
+    Of a group that has ended there are none: who was about to join may have left by now.
+    """
     puts: Puts = []
+    if not group.is_there:
+        return puts
     for cursor in group.cursors.values() if cursors is None else cursors:
         offsets = cursor.to_store()
         if offsets != cursor.stored:
@@ -222,7 +227,7 @@ def _packet_key(prefix: bytes, client_id: str, packet_id: int) -> bytes:
 def inflight_puts(session: Session) -> Puts:
     """Every message in flight that is not stored yet, by packet id."""
     puts: Puts = []
-    for packet_id, entry in (*session.inflight, *session.resend):
+    for packet_id, entry in session.unacknowledged():
         if packet_id not in session.stored_ids:
             session.stored_ids.add(packet_id)
             puts.append((_packet_key(b"o", session.client_id, packet_id), _encode_entry(entry)))
@@ -270,13 +275,19 @@ def received_put(session: Session, packet_id: int, *, present: bool) -> tuple[by
 
 
 def drop_puts(session: Session) -> Puts:
-    """The end of a session: everything that is stored of it. Retained messages are not of it: 3.1.1 [MQTT-3.1.2-7]."""
+    """The end of everything that is stored of a session, which is noted. Retained messages are not: 3.1.1 [MQTT-3.1.2-7].
+
+    What its groups gave it is to be stored as theirs again, in the same frame: `group_puts`.
+    """
     client_id = session.client_id
     puts: Puts = [(b"s/" + client_id.encode(), None)]
     puts.extend((_subscription_key(client_id, name), None) for name in session.stored_names)
     puts.extend((_position_key(cursor), None) for cursor in session.cursors())
     puts.extend((_packet_key(b"o", client_id, packet_id), None) for packet_id in session.stored_ids)
     puts.extend((_packet_key(b"q", client_id, packet_id), None) for packet_id in session.received)
+    session.is_stored = False
+    session.stored_ids.clear()
+    session.stored_names.clear()
     return puts
 
 
@@ -365,7 +376,7 @@ def load_sessions(broker: Broker, meta: Meta, feeds: dict[str, Feed]) -> dict[st
 
 def _load_session(broker: Broker, client_id: str, stored: dict[str, Any]) -> Session:
     session = Session(broker, client_id)
-    session.persistent = True
+    session.persistent = session.is_stored = True
     session.owner = stored.get("owner")  # older versions knew of no users
     session.expiry_ms = stored["expiry_ms"]
     session.expires_at_ms = stored["expires_at_ms"]
@@ -442,6 +453,8 @@ def _load_packet_ids(broker: Broker, meta: Meta, sessions: dict[str, Session], f
             session.stored_ids.add(packet_id)
             session.inflight.reserve(packet_id)
             session.resend.append((packet_id, entry))
+            if isinstance(entry[0], GroupCursor):
+                entry[0].reader.note_holder(session)
     for key, _ in meta.items(b"q/"):
         session = sessions.get(key[2:-3].decode())
         if session is not None:

@@ -36,15 +36,15 @@ from highway.mqtt import PACKET_IDS, V5
 from highway.mqtt.topics import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from highway.broker.broker import Broker
     from highway.broker.delivery.feed import Feed
-    from highway.broker.sessions.inflight import Message
+    from highway.broker.sessions.inflight import Entry, Message
     from highway.broker.sessions.session import Session
     from highway.storage import Gap, Record, RecordBatch
 
-__all__ = ["Group", "GroupCursor", "Member", "return_unacknowledged"]
+__all__ = ["Group", "GroupCursor", "Member", "groups_held", "hand_back", "return_unacknowledged"]
 
 # Records that a group hands out in one turn of the loop.
 TURN_RECORDS = 1024
@@ -100,8 +100,9 @@ class Member:
         return self.session.may_read(right_to_read(self.subscription.name), topic_name)
 
     def can_take(self) -> bool:
-        """Whether a message of any QoS can go to it now."""
-        return not self.session.is_blocked() and self.session.quota > 0
+        """Whether a message of any QoS can go to it now, behind what it left unacknowledged on an earlier connection."""
+        session = self.session
+        return not session.is_blocked() and not session.resend and session.quota > 0
 
 
 class Group:
@@ -118,6 +119,7 @@ class Group:
         self.source = source
         self.topic_filter = topic_filter
         self.members: dict[Session, Member] = {}  # every session that subscribes, online or not
+        self._left: set[Session] = set()  # that don't any more, and complete what they hold
         self.cursors: dict[Feed, GroupCursor] = {}
         self.dirty = False
         self.routed = Subscription(self, source, topic_filter, 2)  # the group's one entry in the router
@@ -129,6 +131,11 @@ class Group:
 
     def __repr__(self) -> str:
         return f"<Group {self.source!r} {len(self._online)} of {len(self.members)} online>"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether any session subscribes; a group that ended is known to what it gave, and to nobody else."""
+        return self.broker.groups.get(self.source) is self
 
     def cursor(self, feed: Feed) -> GroupCursor:
         """The group's cursor in a log, placed at the visible end where there is none."""
@@ -184,7 +191,23 @@ class Group:
             return False
         self.went_offline(session)
         del self.members[session]
+        self.note_holder(session)
         return True
+
+    def note_holder(self, session: Session) -> None:
+        """A session has messages of the group in flight, if it has any, and is no member."""
+        if session not in self.members and self._is_held_by(session):
+            self._left.add(session)
+
+    def _is_held_by(self, session: Session) -> bool:
+        return any(cursor is not None and cursor.reader is self for _, (cursor, _, _) in session.unacknowledged())
+
+    def holders(self) -> Iterable[Session]:
+        """Every session that may have messages of the group in flight."""
+        if not self._left:
+            return self.members
+        self._left = {session for session in self._left if session not in self.members and self._is_held_by(session)}
+        return [*self.members, *self._left]
 
     def came_online(self, session: Session) -> None:
         """A member can be given messages."""
@@ -254,11 +277,13 @@ class Group:
 
     def pump(self) -> bool:
         """Hand out what can go now; True if there is more that only waits for the next turn."""
+        if not self._online:
+            return False  # the last one went since it was woken
         budget = TURN_RECORDS
         for cursor in self.cursors.values():
             budget -= cursor.advance(budget)
             if budget <= 0:
-                return bool(self._online)
+                return True
         return False
 
     def matches(self, topic_name: bytes) -> bool:
@@ -417,7 +442,7 @@ class GroupCursor:
     def _unsettled(self, *, lowest_only: bool = False) -> Iterator[int]:
         """Offsets that came back, and that members hold without the journal's knowing it; or the lowest of each."""
         yield from self._returned[:1] if lowest_only else self._returned
-        for session in self.reader.members:
+        for session in self.reader.holders():
             lowest = session.inflight.lowest(self, session.stored_ids)
             if lowest is not None and lowest_only:
                 yield lowest
@@ -530,7 +555,24 @@ class GroupCursor:
 
 
 def return_unacknowledged(session: Session) -> None:
-    """A session ends: what its groups gave it, and it did not acknowledge, goes to other members."""
-    for _, (cursor, where, state) in session.resend:
-        if isinstance(cursor, GroupCursor) and isinstance(where, int) and state == SENT_1:
+    """A session ends: what groups gave it, and it did not acknowledge, goes to other members."""
+    while session.resend:
+        hand_back(session.resend.popleft()[1])
+
+
+def groups_held(session: Session) -> list[Group]:
+    """The groups that a session is a member of, or has messages of in flight, and that are still there."""
+    found = dict.fromkeys(group for group, _ in session.groups.values())
+    for _, (cursor, _, _) in session.unacknowledged():
+        if isinstance(cursor, GroupCursor):
+            found[cursor.reader] = None
+    return [group for group in found if group.is_there]
+
+
+def hand_back(entry: Entry) -> None:
+    """A session will never acknowledge this message: one that a group gave it goes to another member, QoS 2 excepted."""
+    cursor, where, state = entry
+    if isinstance(cursor, GroupCursor) and isinstance(where, int):
+        cursor.reader.dirty = True  # it stands behind a message that is held no more
+        if state == SENT_1:
             cursor.take_back(where)
