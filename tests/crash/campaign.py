@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from tests.crash.accounts import Accounts
+from tests.crash.crash_broker import CrashBroker
 from tests.crash.follower import Follower
 from tests.crash.gateway import Gateway
 from tests.crash.loop_disk import LoopDisk, loop_disk_missing
-from tests.crash.nursery import CrashBroker, Nursery
 from tests.crash.reading import Reading, shown_to
 from tests.harness.broker_process import wait_until
 from tests.harness.log_reader import log_range
+from tests.harness.nursery import Nursery
 from tests.harness.publisher import Publisher
 from tests.harness.raw_client import RawClient, close_all
 

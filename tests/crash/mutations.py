@@ -3,8 +3,9 @@
     python tests/crash/mutations.py [NAME ...]
 
 Each mutant is made in a temporary copy of the tree and meets the few fast tests that must catch it, two mutants at a
-time, each in a copy of its own; what comes out is told in the order of the table. Exit code 1 if one survives, or if the tests fail without any mutation; 2 if a mutation doesn't apply any more: then the source it speaks of
-has changed, and the table below has to follow.
+time, each in a copy of its own; what comes out is told in the order of the table. Exit code 1 if one survives, or if
+the tests fail without any mutation; 2 if a mutation doesn't apply any more: then the source it speaks of has changed,
+and the table below has to follow.
 """
 
 from __future__ import annotations

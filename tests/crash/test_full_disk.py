@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.crash.crash_broker import CrashBroker
 from tests.crash.loop_disk import LoopDisk
-from tests.crash.nursery import CrashBroker
 from tests.harness import packets
 from tests.harness.broker_process import wait_until
 from tests.harness.log_reader import read_log

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.crash.nursery import CrashBroker
+from tests.crash.crash_broker import CrashBroker
 from tests.crash.reading import Reading
 from tests.crash.stored import APPENDED, PAYLOAD_BYTES, add_stored_logs
 from tests.harness.broker_process import ROOT, wait_until

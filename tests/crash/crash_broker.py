@@ -7,21 +7,23 @@ all those starts count as recovery time.
 from __future__ import annotations
 
 import time
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.harness.broker_process import BrokerProcess
-from tests.harness.nursery import Nursery
 
-__all__ = ["CrashBroker", "Nursery"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["CrashBroker"]
 
 
 class CrashBroker(BrokerProcess):
-    """A broker whose data may stand on another file system, and which may come from the nursery."""
+    """A broker whose data may stand on another file system; it comes out of a nursery only if it is given one."""
 
-    def __init__(self, directory: Any, *, data: Any = None, nursery: Nursery | None = None, **settings: Any) -> None:
+    def __init__(self, directory: Path, *, data: Path | None = None, **settings: Any) -> None:
         super().__init__(directory)
         self.data = data or self.data
-        self.nursery = nursery
+        self.nursery = None
         self.longest_start = 0.0  # seconds from the start of a process to `highway: ready`
         self.write_config(settings)
 
