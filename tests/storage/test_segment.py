@@ -105,7 +105,7 @@ def test_frames_go_one_behind_the_other_and_are_durable_after_sync(fs, files):
     second = append(segment, [b"b", b"c"])
     assert first == SEGMENT_HEADER_BYTES
     assert second == first + FRAME_HEADER_BYTES + 16
-    assert [record[5] for record in segment.read_frame(second).records()] == [b"b", b"c"]
+    assert [record[5] for record in segment.read_at(BASE + 1).records()] == [b"b", b"c"]
     assert segment.next_offset == BASE + 3
     assert segment.durable_length == 64
     assert not fs.is_durable(segment.path)
@@ -337,7 +337,8 @@ def test_a_passing_read_error_is_passed_over_and_a_lasting_one_is_corruption(fil
             return super().pread(fd, length, position)
 
     fs = Sick()
-    segment = create(Descriptors(fs))
+    files = Descriptors(fs)
+    segment = create(files)
     written = fill(segment, 2)
     fs.errors = 1
     assert segment.read_at(BASE).records()[0][5] == written[BASE]
@@ -345,7 +346,7 @@ def test_a_passing_read_error_is_passed_over_and_a_lasting_one_is_corruption(fil
     with pytest.raises(CorruptionError):
         segment.read_at(BASE)
     with pytest.raises(CorruptionError, match="can't read it"):
-        segment.read_frame(SEGMENT_HEADER_BYTES)
+        Segment.open_sealed(segment.path, files).read_at(BASE)
     fs.errors = 0
     assert read_all(segment) == written
 

@@ -25,7 +25,6 @@ from highway.errors import CorruptionError, StorageError
 
 from .format import (
     CODEC_ZSTD,
-    MAX_FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
     encode_frame,
@@ -313,13 +312,6 @@ class Segment(IndexedSegment):
             self._files.filesystem.unlink(self.path.with_suffix(INDEX_SUFFIX))
 
     # Reading.
-
-    def read_frame(self, position: int) -> RecordBatch:
-        """Return the frame at `position`; CorruptionError unless there is a valid one."""
-        head = self._pread(MAX_FRAME_HEADER_BYTES, position)
-        header = parse_frame_header(head, self.header.salt, path=str(self.path), position=position)
-        payload = self._pread(header.compressed_length, position + header.length)
-        return self._batch(header, head[: header.length], payload, position)
 
     def read_at(self, offset: int, topics: Collection[bytes] = ()) -> RecordBatch | None:
         """Return the first frame that ends after `offset`: the one that holds it, or in a hole the next one.
