@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from highway.log_lines import about
-from highway.server.connection import format_address
+from highway.server.admission import format_address
 
 from .dashboard import SECURITY_HEADERS
 

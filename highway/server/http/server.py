@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from highway.server.connection import format_address
+from highway.server.admission import format_address
 from highway.server.listening import listening_error
 
 from .configuration import Configuration
