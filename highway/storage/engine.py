@@ -16,7 +16,7 @@ from highway.storage.catalogue import Catalogue
 from highway.storage.checkpoint.checkpointer import Checkpointer
 from highway.storage.disk.descriptors import Descriptors, descriptor_share
 from highway.storage.disk.filesystem import FULL_ERRNOS, OsFileSystem
-from highway.storage.disk.layout import Layout, check_format, lock_directory
+from highway.storage.disk.layout import Layout, lock_directory
 from highway.storage.disk.medium import can_sync_whole, check_medium, fit_to_disk
 from highway.storage.disk.pool import Mailbox, Pool, Scheduler
 from highway.storage.disk.reserve import Reserve
@@ -31,7 +31,7 @@ from highway.storage.log.shared_sync import SharedSync
 from highway.storage.maintenance.full_disk import SpaceGuard
 from highway.storage.maintenance.maintainer import Maintainer
 from highway.storage.maintenance.scrubbing import Scrubber
-from highway.storage.recovery.opening import recover_with_room
+from highway.storage.recovery.opening import check_format, recover_with_room
 from highway.storage.recovery.poison import WatchedFileSystem, drop_caches
 from highway.storage.segment.format import MAX_FRAME_BYTES
 from highway.storage.settings import Durability, StorageSettings, find_settings

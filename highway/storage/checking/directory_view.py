@@ -16,7 +16,8 @@ from highway.errors import DataDirectoryError
 from highway.storage.checkpoint.checkpoint import Checkpoint, CheckpointSlots
 from highway.storage.disk.descriptors import Descriptors
 from highway.storage.disk.filesystem import OsFileSystem
-from highway.storage.disk.layout import Layout, check_format
+from highway.storage.disk.layout import Layout
+from highway.storage.recovery.opening import check_format
 from highway.storage.recovery.overlay import OverlayFileSystem
 from highway.storage.recovery.recovery import Recovered, recover
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import uuid
 from pathlib import Path
@@ -14,9 +13,7 @@ from urllib.parse import quote
 from crc32c import crc32c
 
 from highway.errors import CorruptionError, DataDirectoryError, DirectoryInUseError
-from highway.storage.checkpoint.checkpoint import CheckpointSlots
-from highway.storage.disk.small_files import read_file, replace_file
-from highway.storage.recovery.quarantine import Quarantine
+from highway.storage.disk.small_files import read_file
 
 if TYPE_CHECKING:
     from highway.clock import Clock
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DATA_FORMAT",
     "Layout",
-    "check_format",
     "encode_format",
     "is_whole_in_directory",
     "lock_directory",
@@ -36,8 +32,6 @@ __all__ = [
 DATA_FORMAT = 1
 _FORMAT_CRC = b', "crc32c": "'
 _MAX_NAME_BYTES = 200  # of a log directory's name before its uuid: file names end at 255 B
-
-_logger = logging.getLogger(__name__)
 
 
 class Layout:
@@ -96,38 +90,6 @@ def lock_directory(filesystem: FileSystem, layout: Layout, clock: Clock) -> int:
     except OSError:
         pass  # the lock holds without it; a full disk must not keep the broker from starting to serve reads
     return fd
-
-
-def check_format(filesystem: FileSystem, layout: Layout) -> None:
-    """Create what a new data directory needs; DataDirectoryError if a newer version made this one.
-
-    A damaged FORMAT is written again, with a copy in quarantine, if a checkpoint tells that this version can go on.
-    """
-    for path in (layout.journal, layout.meta, layout.logs, layout.quarantine):
-        if not filesystem.exists(path):
-            filesystem.mkdir(path)
-    if not filesystem.exists(layout.format):
-        for path in (layout.journal, layout.logs):
-            if filesystem.listdir(path):
-                raise DataDirectoryError(f"{layout.directory}: FORMAT is missing and {path.name}/ isn't empty")
-        replace_file(filesystem, layout.format, encode_format())
-    filesystem.sync_dir(layout.directory)
-    data = b""
-    try:
-        data = read_file(filesystem, layout.format)
-        written, needed = parse_format(data, str(layout.format))
-    except CorruptionError as error:
-        if not CheckpointSlots(filesystem, layout.directory).load():
-            raise DataDirectoryError(f"{error}; it holds {data[:80]!r}, and there is no readable checkpoint") from None
-        _logger.error("%s; the checkpoint's format counts, and it is written again", error)
-        Quarantine(filesystem, layout.quarantine).keep(layout.format, 0, data)
-        replace_file(filesystem, layout.format, encode_format())
-        return
-    if needed > DATA_FORMAT:
-        raise DataDirectoryError(
-            f"{layout.directory} has format {written}, readable from version {needed}; this Highway reads {DATA_FORMAT}",
-            "start the newer version that wrote it",
-        )
 
 
 def encode_format(version: int | None = None) -> bytes:
