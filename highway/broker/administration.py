@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from highway.broker.replay.grammar import parse_from
 from highway.broker.replay.starting import Answer, find_starts
 from highway.broker.sessions import session_store
-from highway.broker.subscriptions.shared import GroupCursor
+from highway.broker.subscriptions.group_cursor import GroupCursor
 from highway.errors import CorruptionError, HighwayError, ProtocolError, StorageError
 from highway.mqtt import ReasonCode
 

@@ -29,7 +29,7 @@ from highway.broker.replay.fetching import answer_fetch
 from highway.broker.replay.starting import gaps_between
 from highway.broker.sessions import session_store
 from highway.broker.sessions.inflight import Message
-from highway.broker.subscriptions.shared import Group, GroupCursor
+from highway.broker.subscriptions.shared import Group
 from highway.errors import DiskFullError, ProtocolError, StorageError
 from highway.log_lines import about
 from highway.mqtt import PublishRun, ReasonCode
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from highway.broker.delivery.feed import Feed, LiveRun
     from highway.broker.sessions.session import Session
     from highway.broker.sessions.session_store import Puts
+    from highway.broker.subscriptions.group_cursor import GroupCursor
     from highway.clock import Clock
     from highway.storage import Log, Storage
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from highway.broker.sessions.session import Session
-    from highway.broker.subscriptions.shared import GroupCursor
+    from highway.broker.subscriptions.group_cursor import GroupCursor
     from highway.mqtt import PublishRun
     from highway.storage import Log
 

@@ -15,7 +15,8 @@ from highway.broker.authorisation import Right
 from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, split_publisher
 from highway.broker.sessions.inflight import RELEASED, Message
 from highway.broker.sessions.session_store import acknowledged_puts, group_puts
-from highway.broker.subscriptions.shared import Group, GroupCursor, hand_back
+from highway.broker.subscriptions.group_cursor import GroupCursor
+from highway.broker.subscriptions.shared import Group, hand_back
 from highway.errors import StorageError
 from highway.mqtt import PubrelPacket
 from highway.storage import Durability

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 
     from highway.broker.delivery.cursor import Cursor
-    from highway.broker.subscriptions.shared import GroupCursor
+    from highway.broker.subscriptions.group_cursor import GroupCursor
 
 __all__ = ["RELEASED", "SENT_1", "SENT_2", "Entry", "Inflight", "Message"]
 
