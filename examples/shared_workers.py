@@ -1,7 +1,7 @@
 """One of several workers that share the jobs of a topic. Start as many as there is work for, each with its own NAME.
 
-Each job goes to one worker. It is acknowledged when it is done and not when it comes, so that the jobs that a worker had
-in hand when it died go to the others.
+Each job goes to one worker. It is acknowledged when it is done and not when it comes, so that the jobs that a worker
+had in hand when it died go to the others.
 """
 
 import sys

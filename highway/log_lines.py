@@ -30,8 +30,8 @@ LEVELS = ("debug", "info", "warning", "error")
 REPEAT_S = 60.0
 # Faults that are remembered at once. Each takes about half a kilobyte; the oldest is told and forgotten.
 MAX_FAULTS = 4096
-# Lines about clients in that time, whoever they are: names and faults are theirs to make up. Beyond it all those with the
-# same sentence are one fault.
+# Lines about clients in that time, whoever they are: names and faults are theirs to make up. Beyond it all those with
+# the same sentence are one fault.
 MAX_LINES = 600
 
 
@@ -44,7 +44,7 @@ class LoggingSettings:
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with every character that a terminal would not just show escaped: a client chooses its names."""
+    """`text` on one line, with characters escaped that a terminal would not just show: a client chooses its names."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -224,7 +224,7 @@ class LogLines(logging.Handler):
 
 
 def _kept(record: logging.LogRecord) -> logging.LogRecord:
-    """What is remembered of a line: its words, and not the errors they were made of, with every frame that those hold."""
+    """What is remembered of a line: its words, and not the errors they were made of, which hold their frames."""
     lighter = {"msg": record.getMessage(), "args": (), "exc_info": None, "exc_text": None}
     return logging.makeLogRecord({**record.__dict__, **lighter})
 

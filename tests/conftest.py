@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from xdist.remote import Producer
 
-# A landing must not hang on luck. Other examples, and as many as wanted: HIGHWAY_EXAMPLES=5000 make test ARGS=tests/mqtt
+# A landing must not hang on luck. Others, and as many as wanted: HIGHWAY_EXAMPLES=5000 make test ARGS=tests/mqtt
 EXAMPLES = os.environ.get("HIGHWAY_EXAMPLES")
 
 settings.register_profile(
@@ -32,7 +32,7 @@ settings.load_profile("highway")
 
 
 class Rooms(LoadFileScheduling):
-    """A file of tests stays in one process, with its brokers; and so do all that crash brokers or mount file systems."""
+    """A file of tests stays in one process, with its brokers; so do all that crash brokers or mount file systems."""
 
     def _split_scope(self, nodeid: str) -> str:
         return "tests/crash" if nodeid.startswith("tests/crash/") else super()._split_scope(nodeid)

@@ -60,8 +60,8 @@ class Companion(Protocol):
 class Identity:
     """Who a client is: `user` is what rules call it, `owner` whom its sessions belong to.
 
-    They differ where nothing checks user names: rules may speak of a name that a client gives itself, and sessions belong
-    to nobody then (None), which is what all anonymous clients have in common.
+    They differ where nothing checks user names: rules may speak of a name that a client gives itself, and sessions
+    belong to nobody then (None), which is what all anonymous clients have in common.
     """
 
     user: str | None = None
@@ -113,7 +113,7 @@ class TrustEverybody:
 def owns(owner: str | None, identity: Identity, *, anonymous: bool) -> bool:
     """Whether a session of `owner` is one of `identity`.
 
-    What was made while anybody could come belongs to the first who asks for it, once that isn't so any more: nobody else
-    could ever return to it.
+    What was made while anybody could come belongs to the first who asks for it, once that isn't so any more: nobody
+    else could ever return to it.
     """
     return owner == identity.owner or (owner is None and not anonymous)

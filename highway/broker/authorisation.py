@@ -55,7 +55,7 @@ logger = logging.getLogger("highway.broker")
 
 CLIENT_ID, USERNAME = b"%c", b"%u"
 
-# Topics that the broker itself speaks on, or that are requests to it: a client can't publish there, whatever its rights.
+# Topics that the broker itself speaks on, or that are requests to it: no client can publish there, whatever its rights.
 RESERVED = (
     b"$SYS/",
     b"$CONTROL/",
@@ -122,7 +122,7 @@ class Rights:
     __slots__ = ("_asked", "_judge", "_known", "_rules", "_selectable")
 
     def __init__(self, rules: list[tuple[AclRule, list[bytes]]] | None, judge: Judge | None = None) -> None:
-        """`rules` are those about the client, with the levels of their filters after names were put in; None allow all."""
+        """`rules` are those about the client, with the levels of their filters, names put in; None allow all."""
         self._rules = (
             None
             if rules is None
@@ -233,7 +233,7 @@ def _rules_about(rules: Iterable[AclRule], user: str | None, client_id: str) -> 
 def deciding_rule(
     rules: Iterable[AclRule], user: str | None, client_id: str, right: Right, topic: bytes
 ) -> AclRule | None:
-    """The rule that decides about a topic, or about a filter with wildcards in it; None where none does, which is no."""
+    """The rule that decides about a topic, or a filter with wildcards in it; None where none does, which is no."""
     split = split_levels(topic)
     test = levels_cover if b"+" in split or b"#" in split else levels_match
     mine = _rules_about(rules, user, client_id)

@@ -1,8 +1,8 @@
 """The broker: sessions, their connections and the logs, tied together. It knows no socket and no file.
 
-Data flows one way: `Client.handle` appends to a log, together with what others sent in the same turn of the loop; the log
-calls back when messages become visible; the feed hands them to LIVE cursors; everything else that a session is to get, it
-pulls by itself in `pump`.
+Data flows one way: `Client.handle` appends to a log, together with what others sent in the same turn of the loop; the
+log calls back when messages become visible; the feed hands them to LIVE cursors; everything else that a session is to
+get, it pulls by itself in `pump`.
 
 Owner: the event loop.
 """
@@ -203,8 +203,8 @@ class Broker:
             end = log.log_end_offset + len(run.payloads)
             puts = [*puts, session_store.delayed_put(retained_message(self, run, publisher), log.name, end - 1)]
         elif run.retain:
-            # [MQTT-3.3.1-5] The last message of a run is the one that stays. Without RETAIN, what was there stays: 3.1.1
-            # [MQTT-3.3.1-12], 5.0 [MQTT-3.3.1-8].
+            # [MQTT-3.3.1-5] The last message of a run is the one that stays. Without RETAIN, what was there stays:
+            # 3.1.1 [MQTT-3.3.1-12], 5.0 [MQTT-3.3.1-8].
             puts = [*puts, session_store.retained_put(retained_message(self, run, publisher))]
         feed.expect(run, publisher)
         try:
@@ -224,7 +224,7 @@ class Broker:
     def _publish_unlogged(
         self, run: PublishRun, route: Route, puts: Puts, publisher: Session | None
     ) -> Durability | None:
-        """Deliver a message on a `$...` topic to whoever is there; None for one that nobody may send or no entry takes."""
+        """Deliver a message on a `$...` topic to who is there; None for one that nobody may send or no entry takes."""
         topic_name = run.topic_name
         rights = None if publisher is None else publisher.rights
         if topic_name.startswith(b"$fetch/") and answer_fetch(self, run, rights):
@@ -436,8 +436,8 @@ class Broker:
     def when_stored(self, session: Session, stored: Callable[[], None]) -> None:
         """Call `stored` when all that was stored until now is durable: the session sends something that rests on it.
 
-        On a full disk that may take long; when the disk has failed, it never comes. So who waits for it keeps its place,
-        and nothing that follows goes out before.
+        On a full disk that may take long; when the disk has failed, it never comes. So who waits for it keeps its
+        place, and nothing that follows goes out before.
         """
         session.journaling += 1
 

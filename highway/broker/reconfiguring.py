@@ -67,7 +67,7 @@ def renew_rights(broker: Broker) -> None:
 
 
 def end_unknown(broker: Broker) -> None:
-    """Close the connections of those who would not be let in any more by their name; their sessions stay, for their time."""
+    """Close the connections of those who would not be let in any more by their name; their sessions stay."""
     for client in list(broker.clients.values()):
         if not broker.authenticator.still_knows(client.identity):
             why = "closed: user %r is not known any more"

@@ -22,8 +22,8 @@ _DAY_MS = 24 * 60 * 60 * 1000
 # log: 300 in a minute is more than any that is only unlucky.
 _RECONNECTS = Rate(300, 60)
 _CONNECTS = Rate(60_000, 60)  # of one address, at a third of a millisecond each: a third of the core
-# Each costs a look at every entry and subscription, 30 us with few of them: a gateway names its 200,000 at once, and one
-# that makes up names for ever takes a tenth of the core.
+# Each costs a look at every entry and subscription, 30 us with few of them: a gateway names its 200,000 at once, and
+# one that makes up names for ever takes a tenth of the core.
 _NEW_TOPICS = Rate(200_000, 60)
 
 
@@ -59,8 +59,8 @@ class BrokerSettings:
     max_connect_packet_bytes: int = 64 * 1024
     max_topic_bytes: int = 65_535  # all that the protocol can say
     max_topic_levels: int = 201  # mosquitto's limit; real topics have under 20
-    # A disk takes what it takes, and publishers wait for it when it is behind: so there is no rate but where an operator
-    # knows what is right for his devices.
+    # A disk takes what it takes, and publishers wait for it when it is behind: so there is no rate but where an
+    # operator knows what is right for his devices.
     publish_rate: Rate | None = None
     publish_bytes: Rate | None = None
     new_topics: Rate | None = _NEW_TOPICS
@@ -69,8 +69,8 @@ class BrokerSettings:
     # Sent to one client at QoS > 0 and not yet acknowledged. With 100 a client that catches up waits for us, and we for
     # it, in turns: 1000 took it from 130,000 to 250,000 messages a second on a busy machine. MQTT 5 clients lower it.
     max_inflight: int = 1000
-    # QoS 1 and 2 messages that an MQTT 5 client may have under way. Each is handed to the disk as it comes, so that there
-    # is nothing to hold back, and the default is as many as there are packet ids.
+    # QoS 1 and 2 messages that an MQTT 5 client may have under way. Each is handed to the disk as it comes, so that
+    # there is nothing to hold back, and the default is as many as there are packet ids.
     receive_maximum: int = 65_535
     max_keep_alive_s: int = 0  # MQTT 5 clients that ask for more, or for none, are given this; 0: what they ask for
     max_subscriptions: int = 10_000  # of one session

@@ -30,8 +30,8 @@ def acl() -> None:
 def test(user: str, action: str, topic: str, config_file: Path | None, client: str, *, as_json: bool) -> int:
     """Say whether USER may do ACTION with TOPIC, and which rule decides: file and line. "" is a client without a name.
 
-    A TOPIC with + or # in it is a filter to subscribe to: one rule has to allow all of it. Plugins are not asked. Exit code
-    6 when it is denied.
+    A TOPIC with + or # in it is a filter to subscribe to: one rule has to allow all of it. Plugins are not asked. Exit
+    code 6 when it is denied.
     """
     from highway.broker.authorisation import Right, deciding_rule  # noqa: PLC0415  --help shouldn't wait for it
     from highway.config import load_settings  # noqa: PLC0415  see above

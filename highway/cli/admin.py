@@ -60,8 +60,8 @@ def _find(config_file: Path | None, data_dir: Path | None) -> Path:
 def ask(data_dir: Path, method: str, path: str, **query: str) -> Any:
     """The answer of the broker on `data_dir`: JSON, a list of the lines of JSON Lines, None for one without a body.
 
-    CommandError: nobody is there (1), what was asked for isn't (3), or it is refused, or we may not ask (6). ConfigError:
-    the broker finds its configuration wrong.
+    CommandError: nobody is there (1), what was asked for isn't (3), or it is refused, or we may not ask (6).
+    ConfigError: the broker finds its configuration wrong.
     """
     with _socket_path(data_dir) as socket_path:
         status, body = asyncio.run(_request(socket_path, method, path, query))

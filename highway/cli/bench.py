@@ -39,7 +39,8 @@ _MAX_ACKS_PER_SECOND = 100_000
 def bench() -> None:
     """Measure what this machine can do: the disk alone, or a running broker.
 
-    Each ends by itself within seconds. Load is generated on this machine too, and shares its processors with the broker.
+    Each ends by itself within seconds. Load is generated on this machine too, and shares its processors with the
+    broker.
     """
 
 

@@ -1,6 +1,7 @@
 """What `pub`, `sub` and `fetch` share: the options for the connection, in mosquitto's letters, and its errors.
 
-MQTT 3.1.1 through aiomqtt, and MQTT 5 where an acknowledgement may say no. Whatever goes wrong on the way becomes a CommandError with a sentence.
+MQTT 3.1.1 through aiomqtt, and MQTT 5 where an acknowledgement may say no. Whatever goes wrong on the way becomes a
+CommandError with a sentence.
 """
 
 from __future__ import annotations

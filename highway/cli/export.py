@@ -107,12 +107,12 @@ _output_option = click.option(
 def export() -> None:
     """Write the records of a log to a file that other programs read.
 
-    Each record is a row: offset, time (UTC), time_ms, topic, qos, retain, the fields of a JSON payload that --field names,
-    and the payload. Works on a data directory and only reads, also beside a running broker; what the broker has in memory
-    only isn't there.
+    Each record is a row: offset, time (UTC), time_ms, topic, qos, retain, the fields of a JSON payload that --field
+    names, and the payload. Works on a data directory and only reads, also beside a running broker; what the broker has
+    in memory only isn't there.
 
-    An export to a file that was interrupted, or killed, goes on where it was when the same command is given again: until it
-    is complete it is FILE.partial, with FILE.partial.state beside it.
+    An export to a file that was interrupted, or killed, goes on where it was when the same command is given again:
+    until it is complete it is FILE.partial, with FILE.partial.state beside it.
 
     Exit code 5 when something couldn't be read; the rest is exported.
     """
@@ -160,8 +160,8 @@ def csv(output: Path | None, asked: _Asked) -> int:
 def parquet(output: Path, asked: _Asked) -> int:
     """Export LOG as one Parquet file (needs the Python package pyarrow).
 
-    A field has the type that all its values have: integer, float, boolean, or else text. A payload that is no text is in
-    the column payload_bytes.
+    A field has the type that all its values have: integer, float, boolean, or else text. A payload that is no text is
+    in the column payload_bytes.
     """
     try:
         from highway.storage.exporting.parquet_sink import ParquetSink  # noqa: PLC0415  an extra, and slow to import

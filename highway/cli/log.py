@@ -1,4 +1,4 @@
-"""`highway log`: look at logs on disk, also beside a running broker; commands that need room have files of their own."""
+"""`highway log`: look at logs on disk, also beside a running broker; longer commands have files of their own."""
 
 from __future__ import annotations
 

@@ -92,9 +92,9 @@ def _verdict(found: Verification) -> str:
 def gaps(name: str | None, data_dir: Path, *, as_json: bool) -> int:
     """List the ranges of offsets that hold nothing, and why.
 
-    Reasons: corruption (bytes that were durable are damaged), unclean-stop (offsets that were reserved and may have been
-    seen when the process or the power went). They are as the newest checkpoint has them, which is written every few
-    seconds. Only reads, also beside a running broker.
+    Reasons: corruption (bytes that were durable are damaged), unclean-stop (offsets that were reserved and may have
+    been seen when the process or the power went). They are as the newest checkpoint has them, which is written every
+    few seconds. Only reads, also beside a running broker.
     """
     check_directory(data_dir)
     checkpoints = CheckpointSlots(OsFileSystem(), data_dir).load()

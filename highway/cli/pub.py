@@ -51,8 +51,8 @@ def pub(
     """Publish to a topic, and end when everything is acknowledged.
 
     With QoS 1 or 2, exit code 0 says that the broker has taken responsibility for every message, in the way that the
-    durability of the topic promises. Exactly one of -m, -f, -l and -n says what to publish. That there was no right to is
-    heard at QoS 1 only: nothing comes back at QoS 0, and the client library doesn't look at QoS 2.
+    durability of the topic promises. Exactly one of -m, -f, -l and -n says what to publish. That there was no right to
+    is heard at QoS 1 only: nothing comes back at QoS 0, and the client library doesn't look at QoS 2.
     """
     check_topic_name(topic)
     sources = [message is not None, file is not None, stdin_line, null_message]

@@ -23,8 +23,8 @@ def reload(data_dir: Path, *, allow_trim: bool, as_json: bool) -> None:
     """Put the configuration files of the running broker in force, as they are now.
 
     The broker reads its files, says what is wrong with them or plans what changes, and does that: all of it or nothing.
-    Nobody is disconnected but those whose listener or user is gone. `highway config diff` prints the plan and does nothing;
-    SIGHUP and `systemctl reload` do the same as this command.
+    Nobody is disconnected but those whose listener or user is gone. `highway config diff` prints the plan and does
+    nothing; SIGHUP and `systemctl reload` do the same as this command.
 
     A plan that deletes stored messages, as a shorter retention does, is refused without --allow-trim.
 

@@ -34,8 +34,8 @@ def retention() -> None:
 def show_plan(data_dir: Path, log: str | None, before: str | None, *, as_json: bool) -> None:
     """Print what would be deleted now, of LOG or of all logs: segments, records, bytes and offsets.
 
-    Without --before, by the rules of the configuration (retention, retention_bytes): what this prints goes with the next
-    round, at most storage.reaper_interval away.
+    Without --before, by the rules of the configuration (retention, retention_bytes): what this prints goes with the
+    next round, at most storage.reaper_interval away.
 
     \b
     Exit codes: 0 also where nothing would be deleted, 1 no broker runs, 3 there is no such log or offset.
@@ -60,8 +60,8 @@ def show_plan(data_dir: Path, log: str | None, before: str | None, *, as_json: b
 def trim(data_dir: Path, log: str, before: str, *, is_applied: bool, as_json: bool) -> None:
     """Delete the segments of LOG that lie wholly before FROM. For good: there is no way back.
 
-    Prints what it is going to delete and asks, unless --apply says so. In a script, without --apply, it only prints. The
-    offsets stay used: who reads there is told of the gap.
+    Prints what it is going to delete and asks, unless --apply says so. In a script, without --apply, it only prints.
+    The offsets stay used: who reads there is told of the gap.
 
     \b
     Exit codes: 0 deleted, or nothing was to be deleted; 1 no broker runs, or the disk fails; 3 there is no such log or

@@ -40,8 +40,8 @@ def tail(
 ) -> None:
     """Print the last records of LOG in the running broker, then each that follows, until it is interrupted.
 
-    Each on a line: offset, time, topic, payload. Unlike `highway sub` it asks the broker's socket and not MQTT: it needs
-    no listener, no password and no rights, and sees what is delayed only when subscribers do.
+    Each on a line: offset, time, topic, payload. Unlike `highway sub` it asks the broker's socket and not MQTT: it
+    needs no listener, no password and no rights, and sees what is delayed only when subscribers do.
 
     \b
     Exit codes: 0 COUNT is reached or it was interrupted, 1 no broker runs, 3 there is no such log.

@@ -25,8 +25,8 @@ __all__ = ["users"]
 def users() -> None:
     """Change the password file that `auth: password_file:` names.
 
-    A running broker reads it anew with `highway reload`. Passwords are asked for, or read as one line from standard input;
-    they are never arguments, which everybody on the machine can see.
+    A running broker reads it anew with `highway reload`. Passwords are asked for, or read as one line from standard
+    input; they are never arguments, which everybody on the machine can see.
     """
 
 

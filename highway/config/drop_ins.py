@@ -2,8 +2,8 @@
 
 So a package can ship the configuration, and the machine's own settings stand in files that no upgrade touches. Sections
 are joined key by key, lists are made longer (topic entries, access rules), and of single values the later one counts;
-`highway config show --effective` says where each came from. Only `*.yaml` counts: what editors and package managers leave
-beside it doesn't.
+`highway config show --effective` says where each came from. Only `*.yaml` counts: what editors and package managers
+leave beside it doesn't.
 """
 
 from __future__ import annotations

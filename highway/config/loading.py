@@ -113,8 +113,8 @@ def load_document(
 
 
 def find_data_dir(path: Path | None = None, *, environ: Mapping[str, str] | None = None) -> Path:
-    """Where the configuration keeps its data, though it may be wrong in everything else: who looks after a running broker
-    has to find it just then.
+    """Where the configuration keeps its data, though it may be wrong in everything else: who looks after a running
+    broker has to find it just then.
 
     ConfigError if the files can't be read so far, or that key is wrong itself.
     """

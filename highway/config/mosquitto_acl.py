@@ -4,9 +4,9 @@
     user <name>
     pattern [read|write|readwrite|deny] <filter>    of everybody, with %c and %u
 
-`read` is to subscribe and `write` to publish; replay and fetch are rights of their own here, and mosquitto knows of none,
-so that nobody gets them by an import. mosquitto looks at all rules and lets `deny` win, so that those come first. Its rules without a user are for clients without a name only, which ours can't
-say: they are left out, and said to be.
+`read` is to subscribe and `write` to publish; replay and fetch are rights of their own here, and mosquitto knows of
+none, so that nobody gets them by an import. mosquitto looks at all rules and lets `deny` win, so that those come first.
+Its rules without a user are for clients without a name only, which ours can't say: they are left out, and said to be.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ class Passwords:
         return f"<Passwords of {len(self.hashes)} users in {self.path}>"
 
     def decoy(self) -> str:
-        """The dearest hash of the file, for a user that isn't in it: no answer is quicker than a wrong one; "" for none.
+        """The dearest hash of the file, for a user that isn't in it: no answer is quicker than a wrong one; "" for
+        none.
 
         Looks at all of them.
         """
@@ -91,7 +92,7 @@ def hash_password(password: bytes) -> str:
 
 
 def verify_password(stored: str, password: bytes) -> bool:
-    """Whether `stored`, a hash out of a `Passwords`, is one of `password`. Takes as long as the hash wants, without GIL."""
+    """Whether `stored`, a hash out of a `Passwords`, is one of `password`. Takes its time, without GIL."""
     if stored.startswith("$argon2id$"):
         from argon2 import exceptions, low_level  # noqa: PLC0415  see above
 

@@ -1,10 +1,11 @@
 """What another configuration would change, before it changes anything: one line for each key.
 
-The two are compared as they would be written down (`rendering.to_tree`), so that no key is forgotten, and each line says
-from when on it counts. Some of them can't be had without a restart: they are left as they are, and said.
+The two are compared as they would be written down (`rendering.to_tree`), so that no key is forgotten, and each line
+says from when on it counts. Some of them can't be had without a restart: they are left as they are, and said.
 
-What a shorter retention would delete isn't known here: the storage engine is asked (`retention_changes`), and the answer
-belongs in the plan, which `Plan.losses` then tells. So is whether there is anything to compact (`compaction_changes`).
+What a shorter retention would delete isn't known here: the storage engine is asked (`retention_changes`), and the
+answer belongs in the plan, which `Plan.losses` then tells. So is whether there is anything to compact
+(`compaction_changes`).
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ def make_plan(
 ) -> Plan:
     """What `new` would change where `old` is in force.
 
-    `deletions` are the storage engine's answer, by log; `compacted` names those of `compaction_changes` that hold messages.
+    `deletions` are the storage engine's answer, by log; `compacted` names those of `compaction_changes` that hold
+    messages.
     """
     before, after = to_tree(old), to_tree(new)
     changes = [
@@ -172,7 +174,8 @@ def in_force(old: Settings, new: Settings) -> Settings:
 
 
 def opened_doors(old: Settings, new: Settings, mixture: Settings) -> list[str]:
-    """The listeners that anybody on the network could use by a `mixture`, as of `in_force`, and in neither of the two whole.
+    """The listeners that anybody on the network could use by a `mixture`, as of `in_force`, and in neither of the two
+    whole.
 
     Each configuration may be safe and a mixture of them not: a listener that moves to this machine only with a restart,
     and clients that need no password any more at once.

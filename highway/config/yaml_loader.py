@@ -11,8 +11,8 @@ comment to YAML), tabs, anchors, aliases, tags, merge keys, several documents.
 A fault of syntax usually hides whatever comes after it. Those that people make most often are therefore recorded,
 mended in the text in memory, and the text is read again, so that all problems of a file show at once.
 
-A text without a fault is read by libyaml first, where there is one: ten times faster, which counts in a reload of a long
-list while publishers wait. What it says of faults is said by PyYAML's own parser alone.
+A text without a fault is read by libyaml first, where there is one: ten times faster, which counts in a reload of a
+long list while publishers wait. What it says of faults is said by PyYAML's own parser alone.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def _position(event: yaml.Event) -> tuple[int, int]:
 
 
 def _parse(text: str, loader: Any) -> list[yaml.Event]:
-    """The events of `text` by one of the two parsers. Stops at MAX_DEPTH, where PyYAML would go on in quadratic time."""
+    """The events of `text` by one of two parsers. Stops at MAX_DEPTH, where PyYAML would go on in quadratic time."""
     events: list[yaml.Event] = []
     depth = 0
     for event in yaml.parse(text, Loader=loader):

@@ -3,14 +3,14 @@
     read     the files and everything that they name; a fault anywhere, and nothing more happens
     plan     what would change; what a shorter retention would delete is asked of the storage engine
     prepare  whatever can fail: plugins, certificates, sockets. A failure takes back what was prepared before it
-    apply    logs, routes, rights, limits, log lines: nothing of it can fail, and no other turn of the loop comes between
+    apply    logs, routes, rights, limits, log lines: nothing of it can fail, and no other turn of the loop is between
 
 A plan that deletes messages is refused unless that is allowed. Whatever fails, the configuration before stays in force,
 and `Condition` tells everybody who asks.
 
 Owner: the event loop. Files are read, and everything is worked out that needs nothing but them and what is in force, in
-one visit of a thread: a second visit is to wait for the interpreter once more while publishers have it. Requests come one
-after the other.
+one visit of a thread: a second visit is to wait for the interpreter once more while publishers have it. Requests come
+one after the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What systemd wants to know (sd_notify): that recovery goes on, that we are ready, that we live, that we stop.
 
 One datagram to `$NOTIFY_SOCKET` each; without that variable nothing is sent. The watchdog is fed by the event loop, and
-only when the journal thread has answered since the last time: a process in which either hangs is ended and started again.
+only when the journal thread has answered since the last time: a process in which either hangs is ended and started
+again.
 """
 
 from __future__ import annotations

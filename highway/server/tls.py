@@ -20,7 +20,7 @@ __all__ = ["TlsContexts"]
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """What a listener serves, and when its certificate expires; `digest` is that of the files, "" where that isn't sure."""
+    """What a listener serves, and when its certificate expires; `digest` is of the files, "" where it isn't sure."""
 
     tls: TlsSettings
     context: ssl.SSLContext

@@ -1,8 +1,9 @@
 """Notices that the configuration files have changed, where `reload: watch:` asks for that.
 
-What is looked at are the contents, not times: a file that is replaced, linked to another, written in place or set back in
-time counts, whatever did it. A change is taken up once it rests, that is when two looks in a row find the same: a file
-that is being written in two halves is read whole. A configuration that fails isn't tried again before it changes again.
+What is looked at are the contents, not times: a file that is replaced, linked to another, written in place or set back
+in time counts, whatever did it. A change is taken up once it rests, that is when two looks in a row find the same: a
+file that is being written in two halves is read whole. A configuration that fails isn't tried again before it changes
+again.
 
 Owner: the event loop; the files are read in a thread.
 """

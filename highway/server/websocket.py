@@ -1,4 +1,4 @@
-"""MQTT over WebSocket: stands between a TCP or TLS transport and a `Connection`, and is to each what the other would be.
+"""MQTT over WebSocket: stands between a TCP or TLS transport and a `Connection`, and is to each the other one.
 
 The `Connection` sees a transport that carries MQTT bytes, and nothing of frames. All that one chunk from the network
 holds goes on to it as one chunk, and what it writes in one turn of the loop leaves as one frame.

@@ -127,7 +127,7 @@ class Catalogue:
         return log
 
     def _update_bounds(self) -> None:
-        """Serve the strictest log: a frame of the journal is shared by all of them, also with those that begin later."""
+        """Serve the strictest log: a frame of the journal is shared by all, also with those that begin later."""
         all_settings = [*(log.settings for log in self.logs.values()), *self._configured.values()]
         settings = {id(item): item for item in all_settings}.values()  # topics of a `per_topic` entry share theirs
         modes = [_VERIFY[item.verify] for item in settings if item.durability == Durability.SAFE]

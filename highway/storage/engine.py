@@ -340,12 +340,12 @@ class Storage:
         return self._filesystem.free_bytes(self._layout.directory)
 
     def now_ms(self) -> int:
-        """Return the wall clock, Unix milliseconds, but for a jump of more than a day: that is believed after ten minutes."""
+        """Return the wall clock, Unix milliseconds; a jump of more than a day is believed after ten minutes."""
         return self._time.now_ms()
 
     @property
     def clock_settled(self) -> bool:
-        """Return whether what is old may be deleted for its age, as of the last `now_ms`: not while the clock is in doubt."""
+        """Return whether age is a reason to delete, as of the last `now_ms`: not while the clock is in doubt."""
         return self._time.settled
 
     def put(self, puts: Sequence[tuple[bytes, bytes | None]], durability: Durability = Durability.BALANCED) -> None:
@@ -385,11 +385,11 @@ class Storage:
         return self._catalogue.add_topic_log(entry, name)
 
     def change_logs(self, changed: Sequence[LogSettings], released: Iterable[str] = ()) -> None:
-        """Keep the logs named by `changed` by these settings from now on; a `per_topic` entry's are those of its topics.
+        """Keep the logs named by `changed` by these settings from now on; a `per_topic` entry's are its topics'.
 
-        What isn't there is created. Those `released` are configured no longer: they are kept as the next open would, whole,
-        until an operator deletes of them. Nothing is deleted by it: retention looks at its logs in its own time, or when
-        `reap` says so.
+        What isn't there is created. Those `released` are configured no longer: they are kept as the next open would,
+        whole, until an operator deletes of them. Nothing is deleted by it: retention looks at its logs in its own time,
+        or when `reap` says so.
         """
         self._catalogue.change_logs(changed, released)
 
@@ -406,9 +406,9 @@ class Storage:
     ) -> None:
         """Find out what retention would delete if logs were kept by `logs`, by name; nothing is changed by asking.
 
-        With `only_new`, what it deletes of them as they are kept now is left out, and what a shorter retention lets fall
-        due within a minute and a round of the reaper is taken in. Logs of which it would delete nothing are not in the
-        answer, nor are those that don't exist.
+        With `only_new`, what it deletes of them as they are kept now is left out, and what a shorter retention lets
+        fall due within a minute and a round of the reaper is taken in. Logs of which it would delete nothing are not in
+        the answer, nor are those that don't exist.
         """
         configured = {item.name: item for item in logs}
         found = [(log, find_settings(configured, name)) for name, log in self.logs.items()]

@@ -218,7 +218,7 @@ RIGS: list[Rig] = []
 
 
 class Rig:
-    """One broker; `entries` are (filter, log name, durability); `delays` in ms and `per_topic`, how many logs, by log name."""
+    """One broker; `entries` are (filter, log name, durability); `delays` (ms) and `per_topic` (logs) by log name."""
 
     def __init__(
         self,

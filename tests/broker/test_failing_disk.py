@@ -24,7 +24,7 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def behind(rig: Rig) -> tuple[Peer, list[packets.Message]]:
-    """A persistent subscriber that owes acknowledgements for all of its window; `two` comes next, and `three` at QoS 1."""
+    """A persistent subscriber that owes acknowledgements for its window; `two` comes next, and `three` at QoS 1."""
     subscriber = rig.connect("follower", clean=False).send(packets.subscribe(1, ("t", 2)))
     publisher = rig.connect("p")
     for payload, qos in ((b"zero", 1), (b"one", 1), (b"two", 2), (b"three", 1)):

@@ -20,7 +20,7 @@ FAST, BALANCED, SAFE = Durability
 
 
 def primed(directory: Path, *entries: tuple[bytes, str, Durability]) -> Rig:
-    """A broker whose logs have reserved their first block of offsets, with a message each: before, nothing is gathered."""
+    """A broker whose logs have reserved offsets, with a message each: before that nothing is gathered."""
     rig = Rig(directory, entries or ((b"#", "other", FAST),))
     peer = rig.connect("first")
     for entry in rig.settings.entries:

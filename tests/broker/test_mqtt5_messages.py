@@ -1,4 +1,4 @@
-"""What becomes of an MQTT 5 message on its way: properties, expiry, the other version, and what its publisher is told."""
+"""What becomes of an MQTT 5 message on its way: properties, expiry, the other version, what its publisher is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MQTT 5 adds to replay and publishing: options, addresses on deliveries, gaps, idempotent publishers, fetch requests."""
+"""What MQTT 5 adds to replay and publishing: options, addresses on deliveries, gaps, idempotent publishers, fetches."""
 
 from __future__ import annotations
 

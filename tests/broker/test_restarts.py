@@ -1,4 +1,4 @@
-"""What a restart must neither forget nor keep: retained messages within a delay, groups nobody is in, sessions in time."""
+"""What a restart must neither forget nor keep: retained messages within a delay, empty groups, sessions in time."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Every client over every transport and in every version that it has: one exchange, told by the client itself.
 
-An exchange: something retained is there; the client subscribes at QoS 2 and gets it; it publishes at every QoS, once more
-than fits into a TLS record or a WebSocket frame of the usual size, and gets all of it back. mqtt.js also leaves, misses
-something and comes back.
+An exchange: something retained is there; the client subscribes at QoS 2 and gets it; it publishes at every QoS, once
+more than fits into a TLS record or a WebSocket frame of the usual size, and gets all of it back. mqtt.js also leaves,
+misses something and comes back.
 """
 
 from __future__ import annotations

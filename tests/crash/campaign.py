@@ -140,7 +140,7 @@ class Campaign:
         self.broker.kill()
 
     def _until_lost(self, mode: str) -> None:
-        """Go on with the traffic of one mode until a crash took some of it: where nothing was at risk nothing is proved."""
+        """Go on with the traffic of one mode until a crash took some: where nothing was at risk nothing is proved."""
         for _ in range(MORE_LIVES):
             if self.accounts[mode].figures.lost:
                 return

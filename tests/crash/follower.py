@@ -96,7 +96,7 @@ class Follower:
         self._client = None
 
     def settle(self, records: list[Stored], mark: Stored, account: Account) -> None:
-        """Wait for `mark`, leave with DISCONNECT, and hold what was got since the last time against the log's records."""
+        """Wait for `mark`, leave with DISCONNECT, and compare what was got since then with the log's records."""
         deadline = time.monotonic() + _CATCH_UP_SECONDS
         with self._changed:
             while mark.payload not in self._new and time.monotonic() < deadline:

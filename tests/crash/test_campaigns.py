@@ -1,4 +1,4 @@
-"""T7 and T8, the short form: the real broker is killed, and loses its power, in full traffic. The long one: make crash."""
+"""T7 and T8, short: the real broker is killed, and loses its power, in full traffic. The long form: make crash."""
 
 from __future__ import annotations
 

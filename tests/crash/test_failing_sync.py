@@ -1,4 +1,4 @@
-"""T9: the disk refuses an fdatasync of the real broker, by strace. No acknowledgement after it; exit 74; nothing lost."""
+"""T9: the disk refuses an fdatasync of the real broker, by strace. No acknowledgement after it; exit 74; no loss."""
 
 from __future__ import annotations
 

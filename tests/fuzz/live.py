@@ -3,8 +3,8 @@
     python -m tests.fuzz.live SECONDS [SEED]
 
 Beside the hostile connections there are two honest clients, one of which publishes at a steady pace to the other, and a
-keeper of secrets, which publishes to a topic that nobody else may read. Afterwards every honest message has come once and
-in its order, no byte of a secret has been received by anybody else, nothing is stored under a topic where only the
+keeper of secrets, which publishes to a topic that nobody else may read. Afterwards every honest message has come once
+and in its order, no byte of a secret has been received by anybody else, nothing is stored under a topic where only the
 keeper and the honest may publish that they did not publish, and the broker stops and starts like any other.
 """
 

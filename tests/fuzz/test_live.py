@@ -1,4 +1,4 @@
-"""The short form of `python -m tests.fuzz.live`: ten seconds of the same streams; `make fuzz` makes others each time."""
+"""The short form of `python -m tests.fuzz.live`: ten seconds of the same streams; `make fuzz` makes new ones."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "highway"]
 
 
-# Below what the system gives of itself, to clients or to whoever asks for any port: a broker that is started again finds
-# its port as it left it. Each process of a parallel run has a part of them.
+# Below what the system gives of itself, to clients or to whoever asks for any port: a broker that is started again
+# finds its port as it left it. Each process of a parallel run has a part of them.
 _PORTS = range(10_240, 32_768)
 _WORKERS = 8
 

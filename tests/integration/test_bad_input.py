@@ -1,4 +1,4 @@
-"""What must not harm the broker: malformed packets, bad configuration, a data directory that can't be used or is torn."""
+"""What must not harm the broker: malformed packets, bad configuration, a data directory that is no use or torn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client meets that comes back again and again, late, or with everything that it has: real processes and sockets."""
+"""What a client meets that comes back again and again, late, or with all that it has: real processes and sockets."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ LINES = 3000
 
 
 class Resender(threading.Thread):
-    """One of a gateway's connections: sends its share of the lines until the broker goes. All keep step by the hundred."""
+    """One of a gateway's connections: sends its share of lines until the broker goes. All keep step by the hundred."""
 
     def __init__(self, port: int, topic: str, share: list[int], step: threading.Barrier) -> None:
         super().__init__(daemon=True)

@@ -131,7 +131,7 @@ class DirectoryMap:
         for frame in needed.frames:
             self._map_frame(frame, frame.header.sequence < known)
             ends[frame.path] = split_position(frame.end)[1]
-        # What only the older checkpoint would need. Nobody misses the first frame: none before it says that it was there.
+        # What only the older checkpoint would need. Nobody misses the first frame: none before it tells of it.
         for frame in self._scan(make_position(first, FILE_HEADER_BYTES), -1).frames[1:]:
             start, end = split_position(frame.position)[1], split_position(frame.end)[1]
             if frame not in needed.frames:

@@ -132,7 +132,7 @@ def opened_with_a_fault(nth, failure, kinds=None):
 
 
 def goes_on(rig, work):
-    """The disk works again: if it is not known to have failed, everything is accepted and nothing accepted is missing."""
+    """The disk works again: if it is not known to have failed, all is accepted and nothing accepted is missing."""
     rig.filesystem.heal()
     if isinstance(rig.storage.fault, DiskFailedError):
         assert rig.filesystem.exists(DIRECTORY / "POISON")
@@ -209,7 +209,7 @@ def test_any_one_operation_fails():
 
 
 def test_every_name_that_an_acknowledgement_depends_on_is_durable():
-    """At each SAFE ack all journal files, and after each checkpoint all segments, are on the medium with their names."""
+    """At each SAFE ack all journal files, after each checkpoint all segments, are on the medium with their names."""
     rig = Rig()
     rig.open(LOGS)
     work = Faulty(rig, 7)

@@ -235,7 +235,7 @@ def test_a_small_active_segment_is_not_worth_a_file(fs, files):
 
 
 def log_of(rig, frames=12, **settings):
-    """Open a log whose frames hold one topic each, in turn t/0, t/1 and t/2; the tail is empty and nothing is cached."""
+    """Open a log whose frames hold one topic each, in turn t/0, t/1, t/2; the tail is empty and nothing is cached."""
     rig.open([LogSettings("a", flush_bytes=1, compression="none", **settings)])
     log = rig.log("a")
     for number in range(frames):

@@ -61,8 +61,8 @@ class Lifecycle:
     def _wait_s(self, client_id: str) -> float:
         """Seconds that a CONNECT with a client id is held off, as there were so many of late; 0 as a rule.
 
-        Before that nothing of its session is looked at: two devices with one id would else take it from one another. Who
-        isn't let in counts for nothing, or a stranger could hold off any client whose id he knows.
+        Before that nothing of its session is looked at: two devices with one id would else take it from one another.
+        Who isn't let in counts for nothing, or a stranger could hold off any client whose id he knows.
         """
         if not client_id:
             return 0.0
@@ -74,7 +74,7 @@ class Lifecycle:
         return wait_s
 
     def connect(self, client: Client, packet: ConnectPacket) -> None:
-        """Attach a client to its session, new or old, and answer it. The client id is all that tells which. [MQTT-3.1.3-2]"""
+        """Attach a client to its session, new or old, and answer it. Only the client id tells which. [MQTT-3.1.3-2]"""
         broker = self._broker
         client.version = packet.protocol_version
         if packet.properties.authentication_method is not None:  # 5.0 [MQTT-4.12.0-1]
@@ -167,7 +167,7 @@ class Lifecycle:
         broker = self._broker
         before = broker.clients.get(client.client_id)
         if before is not None:
-            # 3.1.1 [MQTT-3.1.4-2], 5.0 [MQTT-3.1.4-3]: the older connection goes, its will before the newcomer's answer.
+            # 3.1.1 [MQTT-3.1.4-2], 5.0 [MQTT-3.1.4-3]: the older one goes, its will before the newcomer's answer.
             logger.info("taken over by another connection", extra=about(client=client.client_id, peer=client.link.peer))
             ends = packet.clean_start or (before.session is not None and not before.session.persistent)
             before.end(ReasonCode.SESSION_TAKEN_OVER)
@@ -224,7 +224,7 @@ class Lifecycle:
         return True
 
     def _has_room(self, client: Client, packet: ConnectPacket) -> bool:
-        """Whether there is room for the session; if not, the connection is refused. Those that are there have theirs."""
+        """Whether there is room for the session; if not, the connection is refused. Those that exist have theirs."""
         broker = self._broker
         is_full = len(broker.sessions) >= broker.settings.max_sessions
         if is_full and packet.session_expiry_interval and client.client_id not in broker.sessions:
@@ -292,8 +292,8 @@ class Lifecycle:
             reader.changed()  # heads and aliases are of the connection before
         if packet.protocol_version != V5:
             return Properties()
-        # No Authentication Method, as the client gave none (5.0 [MQTT-4.12.0-6]), and no Response Information, asked for or
-        # not (5.0 [MQTT-3.1.2-28]): topics for answers are the clients' own choice.
+        # No Authentication Method, as the client gave none (5.0 [MQTT-4.12.0-6]), and no Response Information, asked
+        # for or not (5.0 [MQTT-3.1.2-28]): topics for answers are the clients' own choice.
         told = Properties()
         told.topic_alias_maximum = TOPIC_ALIAS_MAXIMUM
         if not packet.client_id:

@@ -1,7 +1,7 @@
 """How much an MQTT 5 client has under way towards us: Receive Maximum, the way in. 5.0 [MQTT-3.3.4-7]
 
-A QoS 1 message is under way until its PUBACK is written, a QoS 2 message until PUBREL came. What a session had under way
-when it was resumed counts when the client sends it again, as its quota started afresh with the connection (4.9).
+A QoS 1 message is under way until its PUBACK is written, a QoS 2 message until PUBREL came. What a session had under
+way when it was resumed counts when the client sends it again, as its quota started afresh with the connection (4.9).
 
 Owner: the event loop.
 """
@@ -19,7 +19,7 @@ __all__ = ["ReceiveWindow"]
 
 
 class ReceiveWindow:
-    """The window of one connection. `received` is always the session's set of QoS 2 packet ids that are not released."""
+    """The window of one connection. `received` is the session's own set of QoS 2 packet ids that are not released."""
 
     __slots__ = ("_before", "_gathered", "_limit", "_unacknowledged")
 
@@ -30,7 +30,7 @@ class ReceiveWindow:
         self._gathered = 0  # those of them whose PUBACK is gathered for the next write
 
     def take(self, run: PublishRun, new: int, received: Collection[int]) -> bool:
-        """Count a run of QoS 1 or 2, of which `new` QoS 2 ids were unknown; False where the client has sent too much."""
+        """Count a run of QoS 1 or 2, of which `new` QoS 2 ids were unknown; False where the client sent too much."""
         count = len(run.packet_ids)
         if run.qos == 1:
             self._unacknowledged += count
@@ -47,7 +47,7 @@ class ReceiveWindow:
         self._before.discard(packet_id)
 
     def gathered(self) -> int:
-        """QoS 1 messages that were taken since the last call: their PUBACKs are in one write, which `written` follows."""
+        """QoS 1 messages taken since the last call: their PUBACKs are in one write, which `written` follows."""
         count, self._gathered = self._gathered, 0
         return count
 

@@ -119,8 +119,8 @@ class Cursor:
     def advance(self, budget: int) -> int:
         """Send up to about `budget` bytes of what comes next; returns the bytes sent.
 
-        0 means that it can't go on by itself: it is LIVE now, waits for the disk, or the window is full. It stops behind
-        the batch in which the turn ends: of a thousand batches there may be nothing to send.
+        0 means that it can't go on by itself: it is LIVE now, waits for the disk, or the window is full. It stops
+        behind the batch in which the turn ends: of a thousand batches there may be nothing to send.
         """
         if self.loading:
             return 0
@@ -209,7 +209,7 @@ class Cursor:
         return len(chunk.data), whole
 
     def _send_shared(self, shared: Slice, batch: RecordBatch, stop: int, visible: int, budget: int) -> tuple[int, bool]:
-        """As `_send`, of packets that are ready but for their ids; `stop` is the index of the first invisible record."""
+        """As `_send`, of packets that lack only their ids; `stop` is the index of the first invisible record."""
         session, offsets = self.reader.session, shared.offsets
         first = bisect_left(offsets, self._next_offset)
         last = bisect_left(offsets, visible) if shared.end > stop else len(offsets)

@@ -42,8 +42,8 @@ class Plan:
 
     `qos` is the highest granted, -1 where nothing matches: 3.1.1 [MQTT-3.3.5-1], 5.0 [MQTT-3.3.4-2]. `identifiers` are
     the subscription identifiers of all of them as raw properties: 5.0 [MQTT-3.3.4-3], [MQTT-3.3.4-4]; a `$replay` has a
-    reader, and so a copy with an identifier, of its own: 5.0 [MQTT-3.3.4-5]. `own` is the plan for what the session's own
-    client published (No Local).
+    reader, and so a copy with an identifier, of its own: 5.0 [MQTT-3.3.4-5]. `own` is the plan for what the session's
+    own client published (No Local).
     """
 
     __slots__ = ("_heads", "identifiers", "own", "plain", "qos", "retain_as_published", "topic_name")
@@ -205,7 +205,7 @@ class Chunk:
 def encode_records(  # noqa: PLR0915  one loop, in which a call would be one for each message
     reader: Reader, records: Sequence[Record], quota: int, budget: int
 ) -> Chunk:
-    """Encode what `reader` is to get of `records`, in order, until the quota of packet ids or the byte budget is out."""
+    """Encode what `reader` is to get of `records`, in order, until the quota of packet ids or the budget is out."""
     chunk = Chunk()
     session, plans = reader.session, reader.plans
     ids = session.inflight.free_ids(min(quota, len(records))) if quota > 0 else ()

@@ -29,7 +29,7 @@ __all__ = ["Feed", "LiveRun"]
 
 
 class LiveRun:
-    """Consecutive messages of one topic between their append and their delivery, of one publisher where that matters."""
+    """Consecutive messages of one topic between append and delivery, of one publisher where that matters."""
 
     __slots__ = (
         "base_offset",

@@ -133,7 +133,7 @@ def _load(session: Session, cursor: Cursor | GroupCursor, offset: int) -> None:
 
 
 def _gone(session: Session, cursor: Cursor | GroupCursor, offset: int) -> None:
-    """Retention or damage took the first message that was to be sent again, and perhaps those behind it: tell the gap."""
+    """Retention or damage took the first message to be sent again, and perhaps those behind it: tell the gap."""
     _give_up(session)
     end, start = offset + 1, cursor.feed.log.log_start_offset
     while session.resend and end < start:

@@ -24,8 +24,8 @@ __all__ = ["MAX_READS", "Reads"]
 
 # Four for each thread of the storage's pool: one is read, one is waited for, two are being sent from.
 MAX_READS = 8
-# So many waiting for the same log are a herd: what is read for one of them is read for all, and more of it at a time, so
-# that each of a thousand with a topic of its own finds many messages in it, and not one.
+# So many waiting for the same log are a herd: what is read for one of them is read for all, and more of it at a time,
+# so that each of a thousand with a topic of its own finds many messages in it, and not one.
 HERD = 8
 MAX_WIDE_READS = 3  # they take more memory
 _LOOKED_AT = 64

@@ -1,8 +1,8 @@
 """`$fetch/<offset>/<topic>` as an MQTT 5 request: PUBLISH with a Response Topic, and one message comes back there.
 
 The reply has the stored payload and properties, the request's Correlation Data, and user properties `status` (OK,
-OFFSET_NOT_FOUND, OFFSET_GAP, OFFSET_CORRUPT), `offset`, `timestamp`, `log-start` and `high-watermark`. It is not stored:
-it is nobody's history.
+OFFSET_NOT_FOUND, OFFSET_GAP, OFFSET_CORRUPT), `offset`, `timestamp`, `log-start` and `high-watermark`. It is not
+stored: it is nobody's history.
 
 Owner: the event loop.
 """
@@ -33,7 +33,7 @@ OK = "OK"
 def _request_of(broker: Broker, run: PublishRun) -> tuple[FetchRequest, Properties, bytes] | None:
     """(what is asked for, properties, Response Topic) of a PUBLISH to `$fetch/...`; None for one that isn't a request.
 
-    Nor is one whose answer would be a message that no client may publish: what stands under `$SYS` is the broker's word.
+    Nor is one whose answer would be a message that no client may publish: `$SYS` is the broker's word.
     """
     asked = publish_properties(run.properties) if run.properties else None
     if asked is None or asked.response_topic is None:
@@ -57,7 +57,7 @@ def may_fetch(broker: Broker, run: PublishRun, rights: Rights) -> bool:
 
 
 def answer_fetch(broker: Broker, run: PublishRun, rights: Rights | None) -> bool:
-    """Answer the requests of a run; False for a PUBLISH to `$fetch/...` that isn't one, or that the client may not send."""
+    """Answer the requests of a run; False for a PUBLISH to `$fetch/...` that is none, or may not be sent."""
     request = _request_of(broker, run)
     if request is None or (rights is not None and not may_fetch(broker, run, rights)):
         return False

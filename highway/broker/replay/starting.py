@@ -83,7 +83,7 @@ def range_of(feed: Feed) -> str:
 
 
 def gaps_between(log: Log, from_offset: int, to_offset: int) -> list[Gap]:
-    """What is gone of [from_offset, to_offset): what retention took, and the recorded gaps; other holes never were messages."""
+    """What is gone of [from_offset, to_offset): what retention took, and recorded gaps; other holes held nothing."""
     found = []
     if from_offset < log.log_start_offset:
         found.append(Gap(from_offset, min(to_offset, log.log_start_offset), "retention", 0))

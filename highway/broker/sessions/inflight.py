@@ -1,8 +1,8 @@
 """The messages that a session sent and that are not acknowledged yet, by packet id, in the order they were sent.
 
 An entry says where its message is, not what it is: the log has it. Only what no log holds (retained and `$...`
-messages) is kept as itself. In here an entry is one integer, as a thousand sessions with a full window have a million of
-them: tuples take four times the memory, and 30 ms of the loop whenever the garbage collector looks at them.
+messages) is kept as itself. In here an entry is one integer, as a thousand sessions with a full window have a million
+of them: tuples take four times the memory, and 30 ms of the loop whenever the garbage collector looks at them.
 
     entry = offset << 20 | slot << 2 | state        slot 0: a message that no log holds; else a cursor, see `_slot`
 
@@ -100,7 +100,7 @@ class Inflight:
         return self._cursors[slot], entry >> _OFFSET_SHIFT, state
 
     def _slot(self, cursor: Cursor | GroupCursor) -> int:
-        """The number that stands for a cursor in entries; those of cursors without entries are given again by and by."""
+        """The number that stands for a cursor in entries; those of cursors without entries are given again."""
         slot = self._slots.get(cursor)
         if slot is None:
             if len(self._cursors) > _MANY_SLOTS + 2 * len(self._entries):
@@ -238,7 +238,7 @@ class Inflight:
         )
 
     def remove(self, packet_id: int) -> bool:
-        """Forget an entry whatever its state: PUBCOMP came, or its message can't be sent any more. False: there is none."""
+        """Forget an entry whatever its state: PUBCOMP came, or its message can't be sent. False: there is none."""
         self._messages.pop(packet_id, None)
         return self._entries.pop(packet_id, None) is not None
 

@@ -38,8 +38,8 @@ MAX_PLANS = 4096
 # Subscriptions of one reader that are looked at one by one for each new topic (half a microsecond each).
 MANY_SUBSCRIPTIONS = 16
 
-# Topic names by which a reader asks the log for what concerns it only. Each is a look-up in every segment that it reads,
-# and a reader of more topics finds one of them in most frames anyhow.
+# Topic names by which a reader asks the log for what concerns it only. Each is a look-up in every segment that it
+# reads, and a reader of more topics finds one of them in most frames anyhow.
 MAX_NAMES = 16
 
 
@@ -243,7 +243,7 @@ class Reader:
         return [subscription for _, _, subscription in index.match(topic_name)]
 
     def may_read(self, topic_name: bytes) -> bool | None:
-        """Whether the client's rights, now, let it have a message of that topic from this reader; None: not known yet."""
+        """Whether the client's rights, now, let this reader have a message of that topic; None: not known yet."""
         return self.session.rights is None or self.session.may_read(right_to_read(self.source), topic_name)
 
     def plan_for(self, _session: Session, topic_name: bytes) -> Plan:

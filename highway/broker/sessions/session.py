@@ -129,7 +129,7 @@ class Session:
         return f"<Session {self.client_id!r} online={self.link is not None} inflight={len(self.inflight)}>"
 
     def may_read(self, right: Right, topic_name: bytes) -> bool | None:
-        """Whether the client may have a message of that topic; None where that is being asked, and it is pumped then."""
+        """Whether the client may have a message of that topic; None where that is being asked: it is pumped then."""
         rights = self.rights
         if rights is None:
             return True
@@ -147,7 +147,7 @@ class Session:
             group.wake()
 
     def let_go(self) -> None:
-        """The session is over: take apart what holds one another, so that it is freed now and not when the collector comes."""
+        """The session is over: take apart what holds one another, so that the collector has nothing to do."""
         for reader in self.readers.values():
             reader.cursors.clear()
             reader.subscriptions.clear()
@@ -156,7 +156,7 @@ class Session:
             held.clear()
 
     def topic_alias(self, topic_name: bytes) -> tuple[int, bool]:
-        """(alias, whether the client has to be told first); alias 0 when all are taken, as the first topics keep theirs.
+        """(alias, whether the client has to be told first); alias 0 when all are taken: the first topics keep theirs.
 
         5.0 [MQTT-3.1.2-26], [MQTT-3.3.2-11]
         """

@@ -4,17 +4,18 @@
     s/<client id>                            the session: owner, expiry, next packet id (JSON)
     u/<client id> NUL <filter as written>    one subscription, and whether its retained messages are still owed (JSON)
     p/<client id> NUL <log> NUL <source>     position of one cursor, u64: below it everything is acknowledged or in o/
-    o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source; with state bit 7
-                                             one that no log holds: taken at ms u64, topic length u16, properties length
-                                             u32, topic, properties, payload (state bit 6: RETAIN)
-    g/<share name and filter> NUL <log>      position of a group of a shared subscription, as p/, and u64 each the offsets
-                                             below it that are given again all the same
+    o/<client id> NUL <packet id, 2 B>       one message in flight: state u8, offset u64, log NUL source; with state
+                                             bit 7 one that no log holds: taken at ms u64, topic length u16, properties
+                                             length u32, topic, properties, payload (state bit 6: RETAIN)
+    g/<share name and filter> NUL <log>      position of a group of a shared subscription, as p/, and u64 each the
+                                             offsets below it that are given again all the same
     q/<client id> NUL <packet id, 2 B>       a QoS 2 message that came in and was not released
     w/<client id>                            the will of a connection: see `wills`
-    d/<log> NUL <offset u64>                 a message with RETAIN on a delayed log, until subscribers may see it: topic length
-                                             u16, topic, and as r/, with no payload where it removes one
-    r/<topic>                                the retained message: QoS u8, properties length u16, taken at ms u64, with QoS
-                                             bit 7 client id length u16 and client id of the publisher; properties, payload
+    d/<log> NUL <offset u64>                 a message with RETAIN on a delayed log, until subscribers may see it: topic
+                                             length u16, topic, and as r/, with no payload where it removes one
+    r/<topic>                                the retained message: QoS u8, properties length u16, taken at ms u64, with
+                                             QoS bit 7 client id length u16 and client id of the publisher; properties,
+                                             payload
 
 The functions that end in `_puts` give the changes, and the caller decides which journal frame they go into: a QoS 2
 packet id must stand in the frame of its message. Client ids, log names, filters and sources can't hold a NUL.
@@ -276,7 +277,7 @@ def received_put(session: Session, packet_id: int, *, present: bool) -> tuple[by
 
 
 def drop_puts(session: Session) -> Puts:
-    """The end of everything that is stored of a session, which is noted. Retained messages are not: 3.1.1 [MQTT-3.1.2-7].
+    """The end of everything that is stored of a session, which is noted; no retained messages: 3.1.1 [MQTT-3.1.2-7].
 
     What its groups gave it is to be stored as theirs again, in the same frame: `group_puts`.
     """

@@ -2,8 +2,8 @@
 
 A group has one position in each log, kept for as long as any session, online or not, subscribes to it. Its members
 take turns, and only those that can take a message now: online, the window open, the socket keeping up. What a member
-leaves unacknowledged when its session ends goes to the others, QoS 2 excepted: 5.0 [MQTT-4.8.2-5]. As long as its session
-lives, it is completed with that member: 5.0 [MQTT-4.8.2-4].
+leaves unacknowledged when its session ends goes to the others, QoS 2 excepted: 5.0 [MQTT-4.8.2-5]. As long as its
+session lives, it is completed with that member: 5.0 [MQTT-4.8.2-4].
 
     $share/<name>/<filter>                   the group starts now
     $share/<name>/$replay/<from>/<filter>    the group starts there; who joins later does not rewind it
@@ -54,8 +54,8 @@ MAX_GAPS = 20  # that wait for a member who can be told; each was logged when it
 class Member:
     """One session in a group, with its own QoS and options; it stands in for a reader where packets are encoded.
 
-    `$share/g/a` and `$share/g/$replay/earliest/a` are one group: `names` has the subscriptions of both, the last to join
-    last.
+    `$share/g/a` and `$share/g/$replay/earliest/a` are one group: `names` has the subscriptions of both, the last to
+    join last.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class Member:
         return self.session.may_read(right_to_read(self.subscription.name), topic_name)
 
     def can_take(self) -> bool:
-        """Whether a message of any QoS can go to it now, behind what it left unacknowledged on an earlier connection."""
+        """Whether a message of any QoS can go to it now, behind what it left unacknowledged on another connection."""
         session = self.session
         return not session.is_blocked() and not session.resend and session.quota > 0
 
@@ -373,7 +373,7 @@ def groups_held(session: Session) -> list[Group]:
 
 
 def hand_back(entry: Entry) -> None:
-    """A session will never acknowledge this message: one that a group gave it goes to another member, QoS 2 excepted."""
+    """A session won't acknowledge this: a message that a group gave it goes to another member, QoS 2 excepted."""
     cursor, where, state = entry
     if isinstance(cursor, GroupCursor) and isinstance(where, int):
         cursor.reader.dirty = True  # it stands behind a message that is held no more

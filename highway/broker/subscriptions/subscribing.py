@@ -413,8 +413,9 @@ class SubscribeOperation:
         replies = self._replies_that_fit()
         # A session that nothing is stored of needs no disk.
         granted = error is None or not session.persistent
-        # One code for each filter, the QoS granted or why not: 3.1.1 [MQTT-3.8.4-5], 5.0 [MQTT-3.8.4-6], [MQTT-3.8.4-7],
-        # [MQTT-3.9.3-2]; under the packet id of the SUBSCRIBE: [MQTT-3.8.4-2], 3.1.1 [MQTT-2.3.1-7], 5.0 [MQTT-2.2.1-6].
+        # One code for each filter, the QoS granted or why not: 3.1.1 [MQTT-3.8.4-5], 5.0 [MQTT-3.8.4-6],
+        # [MQTT-3.8.4-7], [MQTT-3.9.3-2]; under the packet id of the SUBSCRIBE: [MQTT-3.8.4-2], 3.1.1 [MQTT-2.3.1-7],
+        # 5.0 [MQTT-2.2.1-6].
         codes = [code if granted and code is not None else REFUSED for code in self._codes]
         suback = SubackPacket(self._packet.packet_id, codes)
         if self._reason and session.wants_reasons and session.version == V5:  # 5.0 [MQTT-3.1.2-29]

@@ -1,4 +1,4 @@
-"""How fast a disk makes a small write durable, in a file that is written as the journal is: preallocated, then in place."""
+"""How fast a disk makes a small write durable, in a file written as the journal is: preallocated, then in place."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Publishers that keep a window of messages on the way: each sends a window, and the next when all of it is acknowledged.
+"""Publishers that keep a window of messages on the way: each sends the next when all of one is acknowledged.
 
-At QoS 1 a window is done with its PUBACKs, at QoS 2 with its PUBCOMPs. QoS 0 has no acknowledgement: there the window is
-what is sent at once, and a PINGREQ behind the last tells when the broker has read everything.
+At QoS 1 a window is done with its PUBACKs, at QoS 2 with its PUBCOMPs. QoS 0 has no acknowledgement: there the window
+is what is sent at once, and a PINGREQ behind the last tells when the broker has read everything.
 """
 
 from __future__ import annotations

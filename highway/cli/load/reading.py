@@ -121,7 +121,7 @@ def replay(
     quiet_s: float = 1.0,
     on_progress: Callable[[int], None] | None = None,
 ) -> Delivered:
-    """Read what is stored, at QoS 0: up to `limit` messages, for `max_seconds`, or until nothing comes for `quiet_s`."""
+    """Read what is stored, at QoS 0: `limit` messages at most, for `max_seconds`, or until `quiet_s` without any."""
     reader = LoadClient(where, f"bench-replay-{time.time_ns()}")
     try:
         started = last = time.perf_counter()

@@ -90,7 +90,7 @@ class Gate:
         return self._access.settings.anonymous
 
     async def prepare(self, settings: AuthSettings) -> Access:
-        """What `settings` come to, for `change`; PluginError if that can't be had. What is in use already is used again."""
+        """What `settings` come to, for `change`; PluginError if that can't be had. What is in use is used again."""
         if settings == self._access.settings:
             return self._access
         return await asyncio.to_thread(load_access, settings, self._loop, self._seconds)
@@ -104,8 +104,8 @@ class Gate:
         """Go by `access` from now on; returns the one before, which the caller closes, off the loop.
 
         Those who are in stay in, and plugins get to know them; what they may do has to be worked out again, and who of
-        them is not known any more is for the caller to find by `still_knows`. Those who wait for an answer are not heard
-        any more: they time out, and come back.
+        them is not known any more is for the caller to find by `still_knows`. Those who wait for an answer are not
+        heard any more: they time out, and come back.
         """
         before, self._access = self._access, access
         if access.plugins is not None:
@@ -139,7 +139,7 @@ class Gate:
         return Refusal(ReasonCode.NOT_AUTHORIZED, why)
 
     def still_knows(self, identity: Identity) -> bool:
-        """See `Authenticator`. Who came by a user of the password file stays where plugins may know that user instead."""
+        """See `Authenticator`. A user of the password file stays where plugins may know that user instead."""
         settings, passwords = self._access.settings, self._access.passwords
         if not identity.by_password or self._plugins_check_names:
             return True

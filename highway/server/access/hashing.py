@@ -47,8 +47,8 @@ class PasswordChecks:
         self._pool = ThreadPoolExecutor(threads, "passwords", initializer=_be_nice)
         self._idle = threads
         self._lines: OrderedDict[tuple[str, str], deque[Callable[[], None]]] = OrderedDict()  # the next turn first
-        # What was right once is known again by a keyed hash of it: a fleet that lost its network for a moment comes back
-        # without 40 ms for each. Wrong ones always take the long way.
+        # What was right once is known again by a keyed hash of it: a fleet that lost its network for a moment comes
+        # back without 40 ms for each. Wrong ones always take the long way.
         self._key = os.urandom(32)
         self._right: dict[str, bytes] = {}
 

@@ -41,7 +41,7 @@ class _NoBroker:
 
 
 def load_plugin(settings: PluginSettings, loop: asyncio.AbstractEventLoop) -> BasePlugin[Any]:
-    """The plugin that `settings` name, made as amqtt makes it. PluginError says where it is named, and what is wrong."""
+    """The plugin that `settings` name, made as amqtt makes it. PluginError says where, and what is wrong."""
     where = f"{settings.where}: auth.plugins.{settings.name}" if settings.where else f"auth.plugins.{settings.name}"
     try:
         found = import_string(settings.name)

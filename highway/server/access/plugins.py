@@ -1,12 +1,12 @@
 """The plugin host: amqtt's authentication, topic and event plugins, unchanged, on a loop in a thread of their own.
 
 A plugin is named under `auth: plugins:` by its class, with the options that amqtt gives it. What it says counts as in
-amqtt: all authentication plugins are asked, one `False` is no, and no `True` is no; all topic plugins have to say `True`.
-An exception is no, and so is no answer in time, also where the plugin blocks its thread and everything in it: the clock
-that says so is the broker's. What was decided holds for `plugin_cache`.
+amqtt: all authentication plugins are asked, one `False` is no, and no `True` is no; all topic plugins have to say
+`True`. An exception is no, and so is no answer in time, also where the plugin blocks its thread and everything in it:
+the clock that says so is the broker's. What was decided holds for `plugin_cache`.
 
-Events are told for broker start and shutdown, and for clients that connect, disconnect, subscribe and unsubscribe. There
-are none for packets and messages, which would cost each message more than everything else that is done with it.
+Events are told for broker start and shutdown, and for clients that connect, disconnect, subscribe and unsubscribe.
+There are none for packets and messages, which would cost each message more than everything else that is done with it.
 
 Owner: the event loop, but for what says that it runs in the thread.
 """
@@ -214,7 +214,7 @@ class PluginHost:
         self._side.close()
 
     def close(self) -> None:
-        """Tell the plugins that the broker ends, and let go of the thread; a plugin that doesn't let go is left alone."""
+        """Tell the plugins that the broker ends, and let the thread go; a plugin that doesn't is left alone."""
         if not self._thread.is_alive():
             return
         ended = asyncio.run_coroutine_threadsafe(self._end(), self._side)

@@ -1,7 +1,7 @@
 """`/livez` and `/readyz`: for supervisors and load balancers, in a line of text each.
 
-Ready means recovered, listening, and taking messages. What else is wrong doesn't take that away, and is told in lines of
-its own: `degraded: ...`.
+Ready means recovered, listening, and taking messages. What else is wrong doesn't take that away, and is told in lines
+of its own: `degraded: ...`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One HTTP connection: what aiohttp makes of it, and a line in the log in place of a traceback where the peer is at fault.
+"""One HTTP connection: aiohttp's, with a line in the log instead of a traceback where the peer is at fault.
 
 Owner: the event loop.
 """

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Records", "record_as_json", "whole_number"]
 
-# Records looked at, or written in one go: enough to make the per-write cost small, little enough to keep the loop's turns
-# near a millisecond. A frame has 8192, and turning all of them into JSON takes 40.
+# Records looked at, or written in one go: enough to make the per-write cost small, little enough to keep the loop's
+# turns near a millisecond. A frame has 8192, and turning all of them into JSON takes 40.
 RECORDS_PER_TURN = 250
-# The same in bytes of payloads: records may be as large as a packet, and a reader that is slow holds what it was written.
+# The same in bytes of payloads: records may be as large as a packet, and a reader that is slow holds what it was
+# written.
 BYTES_PER_TURN = 128 * 1024
 MAX_RECORDS = 10_000_000
 MAX_NUMBER = 2**63 - 1  # offsets and times are 64-bit numbers
@@ -75,7 +76,7 @@ class Records(Room):
         return response
 
     def _owed_s(self, remote: str | None, size: int) -> float:
-        """Count bytes that an address is sent against `limits.catchup_bytes`; returns the seconds to wait for it then."""
+        """Count bytes sent to an address against `limits.catchup_bytes`; returns the seconds to wait for it then."""
         broker, rate = self.broker, self.broker.settings.catchup_bytes
         if rate is None:
             return 0.0

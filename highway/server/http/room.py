@@ -88,7 +88,7 @@ class Room:
         return offset
 
     async def batch(self, feed: Feed, offset: int, topics: frozenset[bytes] = frozenset()) -> RecordBatch | None:
-        """The batch at or after an offset; None where nothing can be read any more. With `topics` others may be left out."""
+        """The batch at or after an offset; None where nothing can be read. With `topics` others may be left out."""
         batch = feed.log.read(offset)
         if batch is not None:
             return batch

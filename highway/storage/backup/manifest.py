@@ -72,7 +72,7 @@ def write_manifest(filesystem: FileSystem, backup: Path, manifest: Manifest) -> 
 
 
 def read_manifest(filesystem: FileSystem, backup: Path) -> Manifest:
-    """Return the manifest; FileNotFoundError without one, CorruptionError if it is damaged, DataDirectoryError if newer."""
+    """Return the manifest; FileNotFoundError without one, CorruptionError if damaged, DataDirectoryError if newer."""
     path = backup / _NAME
     data = read_file(filesystem, path)
     head, _, rest = data.rpartition(_CRC)

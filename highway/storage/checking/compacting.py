@@ -1,4 +1,4 @@
-"""Compaction of logs that no broker has open, and what it would do, which a running broker doesn't keep from being asked.
+"""Compaction of logs that no broker has open, and what it would do, also beside a running broker.
 
 `plan` looks at the directory as the next start would find it and changes nothing. `compact` opens it as a start does,
 seals what is active, and does what the broker does where `cleanup: compact` is set, without waiting for anything.

@@ -100,7 +100,7 @@ def repair(
 
 
 def _prepare(layout: Layout, todo: list[Finding], filesystem: FileSystem) -> None:
-    """Copy to quarantine what is going to be changed, then write damaged segment headers again: everything needs them."""
+    """Copy to quarantine what is to be changed, then write damaged segment headers again: everything needs them."""
     quarantine = Quarantine(filesystem, layout.quarantine)
     headers = [found for found in todo if found.kind == "segment" and found.end_position == SEGMENT_HEADER_BYTES]
     for finding in todo:
@@ -150,7 +150,7 @@ def open_quietly(layout: Layout, filesystem: FileSystem, *, rebuild: bool) -> St
 
 
 def _keep(finding: Finding, filesystem: FileSystem, quarantine: Quarantine) -> None:
-    """Copy what is going to be replaced, or recycled, to quarantine; StorageError, and nothing changed, if it is full."""
+    """Copy what is to be replaced, or recycled, to quarantine; StorageError, and nothing changed, if it is full."""
     path = finding.path
     if not filesystem.exists(path):
         return
@@ -167,7 +167,7 @@ def _keep(finding: Finding, filesystem: FileSystem, quarantine: Quarantine) -> N
 
 
 def _write_header(path: Path, files: Descriptors, log_uuid: bytes | None) -> None:
-    """Write a segment's header again, from its index or its first frame; in a new file, because a backup may share it."""
+    """Write a segment's header again, from its index or first frame; in a new file, as a backup may share it."""
     filesystem = files.filesystem
     header = Segment.open_sealed(path, files).header
     if log_uuid is not None:

@@ -41,7 +41,7 @@ class SegmentCheck:
 
 
 def check_segment(path: Path, files: Descriptors, on_bytes: Callable[[int], None]) -> SegmentCheck:
-    """Read every byte of a segment and of its index; FileNotFoundError if it is gone. `on_bytes` is told of progress."""
+    """Read every byte of a segment and its index; FileNotFoundError if it is gone. `on_bytes` is told of progress."""
     stored = _read_index(path, files)  # first: while there is an index the segment doesn't grow
     segment = Segment.open_sealed(path, files)
     size = segment.file_size()

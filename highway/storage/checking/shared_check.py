@@ -133,7 +133,7 @@ def _places(view: DirectoryView) -> set[tuple[Path, int]]:
 
 
 def _lost_records(view: DirectoryView) -> tuple[LostOffsets, ...]:
-    """Return what a start would record as lost, without what damaged segments have lost: these are read on their own."""
+    """Return what a start would record as lost, without what damaged segments lost: these are read on their own."""
     elsewhere = {path.parent for path, _ in _places(view)}
     return tuple(
         LostOffsets(name, gap.from_offset, gap.to_offset)

@@ -57,8 +57,8 @@ _logger = logging.getLogger(__name__)
 class Meta:
     """The state, as everything put so far left it. The loop thread owns it; only Storage changes it.
 
-    Keys of one kind begin with the same two bytes, such as `s/`: each kind is kept apart, so that asking for one doesn't
-    cost what all others have.
+    Keys of one kind begin with the same two bytes, such as `s/`: each kind is kept apart, so that asking for one
+    doesn't cost what all others have.
     """
 
     __slots__ = ("_kinds",)

@@ -26,8 +26,8 @@ __all__ = ["DIRECTORY_MODE", "FILE_MODE", "FULL_ERRNOS", "FileSystem", "OsFileSy
 
 DIRECTORY_MODE = 0o700  # payloads and client ids are nobody else's business
 FILE_MODE = 0o600
-# What there isn't enough of now may be there later: space, descriptors, memory. Nothing has been written then. After any
-# other error of a write nothing can be trusted.
+# What there isn't enough of now may be there later: space, descriptors, memory. Nothing has been written then. After
+# any other error of a write nothing can be trusted.
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _ZEROS = bytes(1024 * 1024)

@@ -10,8 +10,8 @@ Entries are numbered from 1 across the life of the data directory; "written 7" m
 The two histograms are written by the journal thread and may be read by any.
 
 Owner of each attribute: `queue` is shared (append in the loop, popleft in the journal thread; both are atomic),
-`wanted_*`, `verify`, `sync_bytes` and `lean` are set by the loop and read by the journal thread, all others belong to the
-journal thread.
+`wanted_*`, `verify`, `sync_bytes` and `lean` are set by the loop and read by the journal thread, all others belong to
+the journal thread.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class BatchCache:
         return batch
 
     def add(self, log_id: int, batch: RecordBatch) -> None:
-        """Keep a batch, whatever its size: who asked for it comes to fetch it. Those that begin inside it are replaced."""
+        """Keep a batch, whatever its size: who asked for it comes for it. Those that begin inside it are replaced."""
         bases = self._bases.setdefault(log_id, [])
         first = bisect_left(bases, batch.base_offset)
         for base in bases[first : bisect_left(bases, batch.end_offset, first)]:

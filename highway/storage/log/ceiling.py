@@ -73,7 +73,7 @@ class OffsetCeiling:
         committer.journal.want_synced(entry)
 
     def committed(self, synced: int) -> bool:
-        """Raise the ceiling to what is reserved durably, now that the journal is synced so far; return whether it rose."""
+        """Raise the ceiling to what is durably reserved, now that the journal is synced; return whether it rose."""
         before = self.offset
         reservations = self.reservations
         while reservations and reservations[0][0] <= synced:

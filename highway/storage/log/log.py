@@ -11,7 +11,7 @@ A record is visible when all before it are, and it has reached its own point: FA
 has it, SAFE when the journal is synced. FAST and BALANCED records can be seen and then lost with the power, so they
 show only below a ceiling that is durable: see `ceiling`.
 
-Tail: batches from `append` on until they stand in a segment frame. Only what is in the journal, and visible, is drained.
+Tail: batches from `append` on until they stand in a segment frame. What is in the journal, and visible, is drained.
 
 The loop thread owns all of this.
 """
@@ -128,7 +128,7 @@ class Log(LogView):
     # Appending.
 
     def delta_ms(self) -> int:
-        """Return what the records of the next append must carry: its commit time after the base of the tail's buffer."""
+        """Return what the records of the next append must carry: commit time after the base of the tail's buffer."""
         now = self._time.now_ms()
         last = self._last_ms
         if now < last:
@@ -227,7 +227,7 @@ class Log(LogView):
 
     @property
     def acknowledge_at(self) -> Durability:
-        """Return the point at which the last append is to be acknowledged: the log's, or SAFE while it reserves offsets.
+        """Return the point at which the last append is to be acknowledged: the log's; SAFE while it reserves offsets.
 
         Who has an acknowledgement and then asks for the end of the log must find it behind the message.
         """
@@ -375,8 +375,7 @@ class Log(LogView):
     def flush(self, done: Callable[[], None], *, everything: bool, shared: SharedSync | None = None) -> None:
         """Make durable in segments what is in them, or with `everything` what can be drained now too; then call `done`.
 
-        It is called as well when a disk error got in the way. Only one flush at a time. With `shared` the sync is left to
-        it.
+        It is called also when a disk error got in the way. One flush at a time. With `shared` the sync is left to it.
         """
         assert self._flush_done is None
         self._flush_done = done
@@ -410,7 +409,7 @@ class Log(LogView):
         self.writer.sync(synced, self._flush_shared)
 
     def _now_durable(self, segment: Segment, length: int, end: int) -> None:
-        """Note that everything below offset `end` is durable in segments: the last of it below `length` of the active."""
+        """Note that all below offset `end` is durable in segments: the last of it below `length` of the active."""
         self._failures = 0
         self._durable = (segment.base_offset, length, end)
         self._undurable_entry = self._entries[0] if self._entries else 0

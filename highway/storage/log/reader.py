@@ -39,7 +39,7 @@ class Loaded(NamedTuple):
 
     batch: RecordBatch | None
     lost: list[Lost]
-    # False: the batch was in memory. Beside the frame that it is drained into, the cache would find it and not the frame.
+    # False: the batch was in memory. The cache would find it instead of the frame that it is drained into.
     is_from_disk: bool = True
 
 
@@ -170,7 +170,7 @@ def _damage(segment: Segment, error: CorruptionError, following: int) -> Lost:
 
 
 def _between(segments: Sequence[Segment], index: int) -> Lost:
-    """Return the hole in front of a segment. The log knows those that a crash left; any other is a segment that is gone.
+    """Return the hole in front of a segment. The log knows those that a crash left; others are segments that are gone.
 
     In front of the first segment it begins at 0: the log clips it to its start.
     """

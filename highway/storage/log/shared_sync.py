@@ -1,9 +1,9 @@
 """One sync for the segments of many logs, where a checkpoint has hundreds to sync.
 
 `fdatasync` of each takes a flush of the disk each; `syncfs` writes all of them with one. It tells of every write that
-has failed since its descriptor was opened, once, whatever file that was in, and not which: so if it fails, every segment
-with unsynced frames is suspect, whether it took part or not, and is written anew out of the journal. Its descriptor is
-as old as the storage, so that a failure on the way to the disk long before isn't missed.
+has failed since its descriptor was opened, once, whatever file that was in, and not which: so if it fails, every
+segment with unsynced frames is suspect, whether it took part or not, and is written anew out of the journal. Its
+descriptor is as old as the storage, so that a failure on the way to the disk long before isn't missed.
 
 While a log takes part nothing else is done with its segments: what `syncfs` has made durable is what they held when it
 began. The loop thread owns this.
@@ -27,7 +27,7 @@ __all__ = ["SharedSync"]
 
 
 class SharedSync:
-    """The logs that wait for the next `run`. `fd` is of a directory of the file system, opened before the first write."""
+    """The logs that wait for the next `run`. `fd` is a directory of the file system, opened before the first write."""
 
     __slots__ = ("_fd", "_filesystem", "_pool", "_waiting", "on_add", "on_failed", "running")
 

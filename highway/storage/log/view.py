@@ -132,9 +132,9 @@ class LogView:
     def load(self, offset: int, done: BatchDone, topics: Topics = _ANY_TOPIC, *, wide: bool = False) -> None:
         """Call `done` in the loop thread, later, with the first batch that ends after `offset`, from wherever it is.
 
-        With `topics` (names, no filters) batches are left out of which it is known that they hold none of them; `wide` joins
-        frames for others who come for other topics, as far as they hold some of these. What is damaged on the way becomes
-        a gap, and the batch behind it is returned. OffsetNotFoundError: there is nothing at or after `offset`.
+        With `topics` (names, no filters) batches are left out of which it is known that they hold none of them; `wide`
+        joins frames for others who come for other topics, as far as they hold some of these. What is damaged on the way
+        becomes a gap, and the batch behind it is returned. OffsetNotFoundError: there is nothing at or after `offset`.
         """
         offset = self._skip(offset)
         waiting = self._loading.get((offset, topics))

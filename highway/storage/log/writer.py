@@ -149,7 +149,7 @@ class LogWriter:
 
     @property
     def suspect(self) -> bool:
-        """Return whether a sync of the active segment has failed, so that it has to be written anew; while not `busy`."""
+        """Return whether a sync of the active segment failed, so that it has to be written anew; while not `busy`."""
         return self._active is not None and self._active.suspect
 
     def rewrite(self, source: JournalRange, done: Callable[[Rewritten | Exception], None]) -> None:

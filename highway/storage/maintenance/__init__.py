@@ -1,3 +1,3 @@
-"""What is done behind everybody's back: sealed segments are written anew or read again, and a full disk is waited for."""
+"""What is done behind everybody's back: sealed segments are written anew or read again, a full disk is waited for."""
 
 __all__: list[str] = []

@@ -2,8 +2,8 @@
 
 Wherever the disk says that it is full, `SpaceGuard.hit` is told, and in this order:
 
-1. Appends and puts are refused (`writable` is False). What the journal couldn't write has been answered with an error by
-   then; it stays queued and is written when there is room, because FAST records in it have been seen, and puts in it
+1. Appends and puts are refused (`writable` is False). What the journal couldn't write has been answered with an error
+   by then; it stays queued and is written when there is room, because FAST records in it have been seen, and puts in it
    are in Meta already. Its senders send it again: a message that was refused may be stored twice, never lost.
 2. The file RESERVE is given up. With that space the journal writes what is queued, in files without zeros ahead of
    them; a checkpoint empties the tails into segments and frees journal files; retention deletes what it may.

@@ -73,7 +73,7 @@ class Maintainer:
         return self._task is not None
 
     def begin_round(self) -> None:
-        """Look for work in all logs; what waits until no checkpoint takes it for an active segment asks for checkpoints."""
+        """Look for work in all logs; what a checkpoint still takes for an active segment asks for checkpoints."""
         if self.closed or self._committer.fault is not None:
             return
         self._queue = deque(log for log in self._logs if not all(s.tidy for s in log.writer.segments[:-1]))

@@ -1,4 +1,4 @@
-"""Small frames of sealed segments become large ones: a quiet log is drained at every few checkpoints, a little each time.
+"""Small frames of sealed segments become large ones: a quiet log is drained at every few checkpoints.
 
 Single telemetry records take 190 B each that way, and 20 B in frames of a thousand.
 """

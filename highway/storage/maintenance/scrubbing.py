@@ -1,4 +1,4 @@
-"""The scrub: sealed segments are read again, all of them, at a set rate, so that damage is found before a reader needs it.
+"""The scrub: sealed segments are read again, at a set rate, so that damage is found before a reader needs them.
 
 Every frame is checked as a read does it, from the medium: what the page cache holds of a segment is dropped first. What
 is damaged becomes a gap and is told, as if a reader had found it; the scrub goes on behind it. Rounds begin

@@ -105,7 +105,7 @@ class SparseIndex:
         self.topics: Postings | None = None  # None: not known, any frame may hold any topic
 
     def add(self, header: FrameHeader, position: int, topics: Collection[bytes] | None = None) -> None:
-        """Count the frame at `position`, which is behind all those added before, and note its topics if they are known."""
+        """Count the frame at `position`, which is behind all added before, and note its topics if they are known."""
         end_position = position + header.frame_length
         last_ms = max(self.last_ms, header.max_ms) if self.frames else header.max_ms
         shares_entry = (

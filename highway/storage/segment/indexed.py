@@ -91,7 +91,7 @@ class IndexedSegment:
 
     @property
     def header(self) -> SegmentHeader:
-        """The segment's header; if its own is damaged, from the index file's copy or from what the first frame proves."""
+        """The segment's header; if its own is damaged, from the index file's copy or what the first frame proves."""
         if self._header is None:
             data = self._pread(SEGMENT_HEADER_BYTES, 0)
             try:

@@ -307,7 +307,7 @@ class RecordBatch:
         return records
 
     def on_topics(self, topics: Collection[bytes]) -> Sequence[int]:
-        """Return the indexes, ascending, of the records on some topics: who reads one of a thousand looks at no others."""
+        """Return the indexes, ascending, of records on some topics: who reads one of a thousand looks at no others."""
         by_topic = self._by_topic
         if by_topic is None:
             by_topic = self._by_topic = self._index_topics()
@@ -328,7 +328,7 @@ class RecordBatch:
         return dict(by_topic)
 
     def record_at(self, offset: int) -> Record | None:
-        """Return one record, None where a compaction left a hole; the caller has checked that `offset` is in the batch."""
+        """Return one record, None where compaction left a hole; the caller checked that `offset` is in the batch."""
         return self.records()[offset - self.base_offset]
 
     def begins_before(self, offset: int) -> bool:
@@ -376,7 +376,7 @@ class SparseBatch(RecordBatch):
     __slots__ = ("_distances", "_end_offset")
 
     def __init__(self, base_offset: int, end_offset: int, count: int, base_ms: int, last_ms: int, data: bytes) -> None:
-        """`data` has the distance of each record to the one before it (u32; of the first to base_offset), then records."""
+        """`data` has the distance of each record to the one before (u32; of the first to base_offset), then records."""
         super().__init__(base_offset, count, base_ms, last_ms, data[4 * count :])
         self._end_offset = end_offset
         self._distances = data[: 4 * count]

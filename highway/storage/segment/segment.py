@@ -8,7 +8,7 @@ What a power cut leaves of each operation:
 
 - `create`: no file, a file without a (whole) header, or an empty segment. It returns when the header and the name are
   durable, so that an append never depends on either.
-- `append_frame`: above `durable_length` anything: any of the unsynced frames whole, torn, or as zeros. Below it nothing.
+- `append_frame`: above `durable_length` anything: any of the unsynced frames whole, torn, or zeros. Below it nothing.
 - `sync`: after it returns, everything below the length it started with.
 - `seal`: the segment is durable before its index is written; of the index any part or nothing: it is checked when
   read, and rebuilt.
@@ -144,7 +144,7 @@ class Segment(IndexedSegment):
 
     @classmethod
     def open_sealed(cls, path: Path, files: Descriptors) -> Segment:
-        """Return a segment to read from. Nothing is read before it is needed: opening costs the same whatever is stored.
+        """Return a segment to read from. Nothing is read before it is needed: opening always costs the same.
 
         `length`, `next_offset` and everything else that the index knows is right after the first use of `index`.
         """
@@ -192,8 +192,8 @@ class Segment(IndexedSegment):
         level: int = 1,
         topics: Collection[bytes] | None = None,
     ) -> int:
-        """Write a frame of encoded records and return its position. OSError: nothing was appended, the same may be tried
-        again.
+        """Write a frame of encoded records and return its position. OSError: nothing was appended, the same may be
+        tried again.
 
         `topics` are those of the records; None if they aren't known.
         """
@@ -328,7 +328,7 @@ class Segment(IndexedSegment):
         return None
 
     def may_hold_soon(self, offset: int, topics: Collection[bytes]) -> bool:
-        """Return whether one of the next few frames from `offset` on may hold one of `topics`, or all of them are few."""
+        """Return whether one of the next few frames from `offset` on may hold one of `topics`, or all are few."""
         index = self.index
         first = max(index.locate(offset), 0)
         end = first + _SOON
@@ -392,7 +392,7 @@ class Segment(IndexedSegment):
         return self.walk().scan(resync=True)
 
     def read_raw(self, position: int, length: int) -> bytes:
-        """Return bytes of the file as they are, zeros where the disk can't read: for a copy of what is about to be cut."""
+        """Return bytes of the file as they are, zeros where the disk can't read: a copy of what is about to be cut."""
         return Window(self._pread, position + length).salvage(position, length)
 
     # The end.
