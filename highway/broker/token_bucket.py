@@ -64,7 +64,7 @@ class TokenBuckets:
         return found[1]
 
     def wait_s(self, name: str, rate: Rate | None, now: float, patience_s: float) -> float:
-        """Take one; returns the seconds until nothing is owed. Beyond `patience_s` none is taken: nobody waits longer."""
+        """Take one; returns the seconds until nothing is owed. Beyond `patience_s` none is taken: nobody would wait."""
         if rate is None:
             return 0.0
         bucket = self.of(name, rate, now)
