@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
-    "MAX_PASSWORD_BYTES",
     "PasswordFileError",
     "Passwords",
     "change_password_file",
@@ -45,7 +44,6 @@ _MAX_ARGON2_KIB = 1024 * 1024
 _MAX_ARGON2_TIME = 64
 _MAX_ITERATIONS = 10_000_000
 _SHA512_BYTES = 64
-MAX_PASSWORD_BYTES = 65_535  # of CONNECT
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 
 _ARGON2 = re.compile(r"\$argon2id\$v=19\$m=(\d{1,9}),t=(\d{1,9}),p=(\d{1,3})\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+")

@@ -12,7 +12,7 @@ A fault of syntax usually hides whatever comes after it. Those that people make 
 mended in the text in memory, and the text is read again, so that all problems of a file show at once.
 
 A text without a fault is read by libyaml first, where there is one: ten times faster, which counts in a reload of a
-long list while publishers wait. What it says of faults is said by PyYAML's own parser alone.
+long list while publishers wait. What is wrong with a text, PyYAML's own parser alone tells.
 """
 
 from __future__ import annotations

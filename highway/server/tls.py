@@ -43,8 +43,8 @@ class TlsContexts:
     __slots__ = ("_served",)
 
     def __init__(self, listeners: Iterable[Listener]) -> None:
-        self._served: dict[str, _Served] = {}
-        self.load(listeners)
+        """Read the files of `listeners`; CertificateError if one is no good."""
+        self._served = {item.name: _serve(item.tls) for item in listeners if item.tls is not None}
 
     def __getitem__(self, listener: str) -> ssl.SSLContext:
         return self._served[listener].context
@@ -54,30 +54,25 @@ class TlsContexts:
         """Unix time at which the certificate of a listener expires; those that aren't valid yet are left out."""
         return {name: served.end for name, served in self._served.items() if served.end}
 
-    def load(self, listeners: Iterable[Listener]) -> Callable[[], None]:
-        """Read the files of `listeners`, for the connections to come; those that are open don't notice.
-
-        All or nothing: CertificateError leaves the contexts as they were. What is returned takes it back.
-        """
-        return self._take({item.name: _serve(item.tls) for item in listeners if item.tls is not None})
-
     async def change(self, listeners: Iterable[Listener]) -> Callable[[], None]:
-        """Do the same in a thread, and only for listeners whose files hold something else than they did."""
+        """Serve `listeners` to connections to come; those that are open don't notice. What is returned takes it back.
+
+        Only files that hold something else than they did are read, in a thread. All or nothing: CertificateError leaves
+        the contexts as they were.
+        """
         wanted = {item.name: item.tls for item in listeners if item.tls is not None}
         new = {name: tls for name, tls in wanted.items() if not self._serves(name, tls)}
         made = {}
         if new:
             made = await asyncio.to_thread(lambda: {name: _serve(tls) for name, tls in new.items()})
-        return self._take({name: made.get(name) or self._served[name] for name in wanted})
-
-    def _serves(self, name: str, tls: TlsSettings) -> bool:
-        served = self._served.get(name)
-        return served is not None and served.tls == tls and served.digest == tls.digest != ""
-
-    def _take(self, served: dict[str, _Served]) -> Callable[[], None]:
-        before, self._served = self._served, served
+        before = self._served
+        self._served = {name: made.get(name) or before[name] for name in wanted}
 
         def take_back() -> None:
             self._served = before
 
         return take_back
+
+    def _serves(self, name: str, tls: TlsSettings) -> bool:
+        served = self._served.get(name)
+        return served is not None and served.tls == tls and served.digest == tls.digest != ""

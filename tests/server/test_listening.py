@@ -109,12 +109,12 @@ def test_certificates_are_exchanged_and_nobody_notices(
             certificate.write(authority.issue())
             same = await in_thread(logged_in, door.port, trusting, "same")
             assert serial(same) == serial(first)
-            contexts.load([listener])
+            await contexts.change([listener])
             second = await in_thread(logged_in, door.port, trusting, "second")
             assert serial(second) != serial(first)
             certificate.keyfile.write_text("half a ke")
             with pytest.raises(CertificateError, match="holds no private key in PEM form"):
-                contexts.load([listener])
+                await contexts.change([listener])
             third = await in_thread(logged_in, door.port, trusting, "third")
             assert serial(third) == serial(second)
             for client in (first, same, second, third):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from highway.broker.remembered import Remembered
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
 from highway.mqtt.topics import concrete_names, matches
-from highway.storage import Gap
+from highway.storage.gaps import RETENTION, Gap
 
 from .grammar import TOPIC_FILTER_INVALID, From, FromKind
 
@@ -86,7 +86,7 @@ def gaps_between(log: Log, from_offset: int, to_offset: int) -> list[Gap]:
     """What is gone of [from_offset, to_offset): what retention took, and recorded gaps; other holes held nothing."""
     found = []
     if from_offset < log.log_start_offset:
-        found.append(Gap(from_offset, min(to_offset, log.log_start_offset), "retention", 0))
+        found.append(Gap(from_offset, min(to_offset, log.log_start_offset), RETENTION, 0))
     for gap in log.gaps:
         start, end = max(gap.from_offset, from_offset), min(gap.to_offset, to_offset)
         if start < end:
