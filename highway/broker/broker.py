@@ -18,6 +18,7 @@ from highway.broker.connections.wills import Wills
 from highway.broker.delivery import encoding, pumping
 from highway.broker.delivery.gap_notices import send_gap_notice
 from highway.broker.delivery.reads import Reads
+from highway.broker.message import Message
 from highway.broker.publishing.gathering import Gathering
 from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, mark_publisher
 from highway.broker.publishing.requests import NO_REQUESTS, Producers, Requests
@@ -28,7 +29,6 @@ from highway.broker.publishing.topic_logs import Logs
 from highway.broker.replay.fetching import answer_fetch
 from highway.broker.replay.starting import gaps_between
 from highway.broker.sessions import session_store
-from highway.broker.sessions.inflight import Message
 from highway.broker.subscriptions.shared import Group
 from highway.errors import DiskFullError, ProtocolError, StorageError
 from highway.log_lines import about

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from highway.broker.sessions.inflight import RELEASED, SENT_1, SENT_2, Inflight, Message
+from highway.broker.message import Message
+from highway.broker.sessions.inflight import RELEASED, SENT_1, SENT_2, Inflight
 
 
 def test_ids_come_in_order_and_wrap_past_zero() -> None:

@@ -9,8 +9,8 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+from highway.broker.message import Message
 from highway.broker.replay.options import user_property
-from highway.broker.sessions.inflight import Message
 from highway.log_lines import about
 from highway.mqtt import V5
 

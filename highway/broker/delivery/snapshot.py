@@ -15,8 +15,8 @@ from .encoding import Plan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from highway.broker.message import Message
     from highway.broker.publishing.retained import RetainedStore
-    from highway.broker.sessions.inflight import Message
     from highway.broker.sessions.reader import Subscription
 
 __all__ = ["Snapshot"]

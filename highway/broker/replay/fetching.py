@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from highway.broker.authorisation import Right, is_reserved
-from highway.broker.sessions.inflight import Message
+from highway.broker.message import Message
 from highway.errors import OffsetError, OffsetNotFoundError, ProtocolError, StorageError
 from highway.mqtt import PacketType, encode_properties, publish_properties
 

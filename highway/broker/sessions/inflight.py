@@ -16,9 +16,9 @@ Owner: the event loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from highway.mqtt import encode_publish
+from highway.broker.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
@@ -36,34 +36,6 @@ _STATE_MASK, _SLOT_SHIFT, _SLOT_MASK, _OFFSET_SHIFT = 3, 2, (1 << 18) - 1, 20
 _MANY_SLOTS = 16
 
 MAX_PACKET_ID = 65_535
-
-
-class Message(NamedTuple):
-    """An application message outside any log: a retained message being sent, or one on a `$...` topic."""
-
-    topic_name: bytes
-    payload: bytes
-    qos: int
-    retain: bool
-    properties: bytes
-    stored_ms: int = 0  # when the broker took it
-    publisher: str = ""  # client id of who published a retained message, for No Local
-    # Where a retained message is; not kept across a restart, as no subscription began before it then.
-    log: str = ""
-    offset: int = -1
-
-    def encode(self, version: int, qos: int, packet_id: int = 0, *, dup: bool = False) -> bytes:
-        """The PUBLISH at a granted QoS."""
-        return encode_publish(
-            version,
-            self.topic_name,
-            self.payload,
-            qos=qos,
-            retain=self.retain,
-            dup=dup,
-            packet_id=packet_id,
-            properties=self.properties,
-        )
 
 
 # What they are to others: (cursor, offset, state) of a logged message; (None, message, state) of one that no log holds.

@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from highway.broker.connections.link import Link
     from highway.broker.delivery.cursor import Cursor
     from highway.broker.delivery.encoding import Plan
+    from highway.broker.message import Message
     from highway.broker.subscriptions.shared import Group
     from highway.storage import Gap
 
-    from .inflight import Entry, Message
+    from .inflight import Entry
     from .reader import Subscription
 
 __all__ = ["Session"]

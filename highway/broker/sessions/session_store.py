@@ -33,12 +33,13 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from highway.broker.delivery.cursor import Cursor
+from highway.broker.message import Message
 from highway.broker.replay.options import NO_OPTIONS, ReplayOptions
 from highway.broker.subscriptions.group_cursor import GroupCursor
 from highway.broker.subscriptions.shared import Group
 from highway.mqtt.topics import SHARE_PREFIX
 
-from .inflight import RELEASED, Message
+from .inflight import RELEASED
 from .reader import Reader, Subscription
 from .session import Session
 

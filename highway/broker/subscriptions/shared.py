@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     from highway.broker.broker import Broker
     from highway.broker.delivery.feed import Feed
-    from highway.broker.sessions.inflight import Entry, Message
+    from highway.broker.message import Message
+    from highway.broker.sessions.inflight import Entry
     from highway.broker.sessions.session import Session
     from highway.storage import Gap, Record
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from highway.broker.authorisation import Right, Undecided, right_to_read
+from highway.broker.message import Message
 from highway.broker.replay.grammar import (
     FetchRequest,
     From,
@@ -26,7 +27,6 @@ from highway.broker.replay.grammar import (
 )
 from highway.broker.replay.options import NO_OPTIONS, options_of
 from highway.broker.replay.starting import Answer, find_starts, range_of
-from highway.broker.sessions.inflight import Message
 from highway.broker.sessions.reader import ORDINARY, Reader, Subscription
 from highway.broker.sessions.session_store import (
     Puts,
