@@ -7,10 +7,10 @@ with or without a record, and nothing else: a hole that was there before stays a
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
+from .byte_order import to_big_endian
 from .records import MAX_DELTA_MS, RecordBatch, topics_of
 
 if TYPE_CHECKING:
@@ -192,9 +192,7 @@ def _distances(pieces: Sequence[Piece], start: int) -> bytes:
         distances.append(piece.base_offset - before)
         distances.extend([1] * (piece.record_count - 1))
         before = piece.end_offset - 1
-    if sys.byteorder == "little":
-        distances.byteswap()
-    return distances.tobytes()
+    return to_big_endian(distances)
 
 
 def _shifted(data: bytes, shift_ms: int) -> bytes:

@@ -11,7 +11,6 @@ the index doesn't read them. Without the file they come from reading all frames.
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from crc32c import crc32c
 
 from highway.errors import CorruptionError
 
+from .byte_order import from_big_endian, to_big_endian
 from .format import SEGMENT_HEADER_BYTES, FrameHeader
 from .postings import ANYWHERE, Postings, StoredPostings, TopicPostings
 
@@ -217,7 +217,7 @@ class IndexFile:
     def encode(self) -> bytes:
         """Return the file's bytes, checksums included."""
         index = self.index
-        arrays = b"".join(map(_big_endian, index.arrays()))
+        arrays = b"".join(map(to_big_endian, index.arrays()))
         sections = [(_SECTION_TOTALS, _TOTALS.pack(*index.totals())), (_SECTION_ENTRIES, arrays)]
         postings = isinstance(index.topics, TopicPostings)
         parts = [_FILE.pack(INDEX_MAGIC, INDEX_VERSION, len(sections) + 2 * postings), self.segment_header]
@@ -339,7 +339,7 @@ def _index(totals: bytes | None, entries: bytes | None, path: str) -> SparseInde
     if totals is None or entries is None or len(totals) != _TOTALS.size or len(entries) % 24:
         raise CorruptionError(path, _SECTIONS_AT, "index without usable totals and entries")
     third = len(entries) // 3
-    offsets, positions, max_ms = (_native(entries[i * third : (i + 1) * third]) for i in range(3))
+    offsets, positions, max_ms = (from_big_endian("q", entries[i * third : (i + 1) * third]) for i in range(3))
     index = SparseIndex.restore(_TOTALS.unpack(totals), (offsets, positions, max_ms))
     if not (_ascending(offsets) and _ascending(positions)) or any(
         not SEGMENT_HEADER_BYTES <= position < index.end_position for position in positions
@@ -350,17 +350,3 @@ def _index(totals: bytes | None, entries: bytes | None, path: str) -> SparseInde
 
 def _ascending(values: array[int]) -> bool:
     return all(a < b for a, b in pairwise(values))
-
-
-def _big_endian(values: array[int]) -> bytes:
-    if sys.byteorder == "little":
-        values = values[:]
-        values.byteswap()
-    return values.tobytes()
-
-
-def _native(data: bytes) -> array[int]:
-    values = array("q", data)
-    if sys.byteorder == "little":
-        values.byteswap()
-    return values

@@ -16,7 +16,6 @@ few KiB for a look-up, each part with a checksum of its own:
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from bisect import bisect_left
 from itertools import accumulate
@@ -26,6 +25,8 @@ from typing import TYPE_CHECKING, Protocol
 from crc32c import crc32c
 
 from highway.errors import CorruptionError
+
+from .byte_order import from_big_endian, to_big_endian
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -147,7 +148,7 @@ class TopicPostings:
         head = _HEAD.pack(entries, bits, shift, exponent)
         bodies = [_sealed(b"".join(bucket)) for bucket in buckets]
         table = array("I", accumulate(map(len, bodies)))
-        return b"".join((_sealed(head), _sealed(_big_endian(table)), *bodies))
+        return b"".join((_sealed(head), _sealed(to_big_endian(table)), *bodies))
 
 
 class StoredPostings:
@@ -164,7 +165,7 @@ class StoredPostings:
         self.entries, self.bits, self.shift, exponent = _HEAD.unpack(head)
         if exponent > _MAX_EXPONENT or not 0 < self.bits <= 32 or self.shift >= _WHOLE_SHIFT:
             raise CorruptionError(path, position, f"topic postings of {self.bits} bits, 2^{exponent} buckets")
-        self._ends = _native("I", self._sealed(4 << exponent, position + _HEAD_BYTES))
+        self._ends = from_big_endian("I", self._sealed(4 << exponent, position + _HEAD_BYTES))
         self._at = position + _HEAD_BYTES + (4 << exponent) + _CRC.size
 
     def look_up(self, topic: bytes) -> tuple[int, Sequence[int]]:
@@ -196,7 +197,7 @@ class StoredPostings:
             at += _LIST.size
             if width not in _WIDTHS or at + width * count > len(data):
                 raise CorruptionError(self._path, position + at, "topic postings don't fit their bucket")
-            yield number, array("I", accumulate(_native(_WIDTHS[width], data[at : at + width * count])))
+            yield number, array("I", accumulate(from_big_endian(_WIDTHS[width], data[at : at + width * count])))
             at += width * count
 
     def _sealed(self, length: int, position: int) -> bytes:
@@ -229,22 +230,8 @@ def _encode_list(number: int, granules: array[int]) -> bytes:
     distances = [granules[0], *map(sub, granules[1:], granules)]
     largest = max(distances)
     width = 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 4
-    return _LIST.pack(number, width, len(distances)) + _big_endian(array(_WIDTHS[width], distances))
+    return _LIST.pack(number, width, len(distances)) + to_big_endian(array(_WIDTHS[width], distances))
 
 
 def _sealed(body: bytes) -> bytes:
     return body + _CRC.pack(crc32c(body))
-
-
-def _big_endian(values: array[int]) -> bytes:
-    if sys.byteorder == "little":
-        values = values[:]
-        values.byteswap()
-    return values.tobytes()
-
-
-def _native(typecode: str, data: bytes) -> array[int]:
-    values = array(typecode, data)
-    if sys.byteorder == "little":
-        values.byteswap()
-    return values

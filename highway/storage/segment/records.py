@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import gc
 import struct
-import sys
 from array import array
 from bisect import bisect_left
 from itertools import accumulate, chain, islice, starmap
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from highway.errors import CorruptionError
+
+from .byte_order import from_big_endian
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -402,9 +403,7 @@ class SparseBatch(RecordBatch):
         return bool(records) and records[0][0] < offset
 
     def _offsets(self, where: str) -> list[int]:
-        distances = array("I", self._distances)
-        if sys.byteorder == "little":
-            distances.byteswap()
+        distances = from_big_endian("I", self._distances)
         offsets = [self.base_offset + distance for distance in accumulate(distances)]
         if len(offsets) != self.count or 0 in distances[1:] or (offsets and offsets[-1] >= self._end_offset):
             raise CorruptionError(where, 0, f"{self.count} records whose offsets don't ascend to {self._end_offset}")
