@@ -25,14 +25,6 @@ def publish(peer: Peer, *payloads: bytes) -> None:
         peer.send(packets.publish("t", payload, qos=1, packet_id=1))
 
 
-def kill(rig: Rig) -> None:
-    """The process dies: nothing is parked, nothing is closed but what the kernel closes."""
-    rig.storage._let_go()
-    rig.scheduler.soon.clear()
-    rig.scheduler.timers.clear()
-    rig.start()
-
-
 def drained(rig: Rig) -> None:
     """Have every record in a segment, and nothing in memory."""
     rig.storage.checkpoint()
@@ -47,7 +39,7 @@ def drained(rig: Rig) -> None:
 
 def test_a_reader_crosses_the_hole_that_a_crash_left_in_the_segments(rig: Rig) -> None:
     publish(rig.connect("p"), b"one", b"two")
-    kill(rig)
+    rig.kill()
     publish(rig.connect("p"), b"three")
     drained(rig)
     reader = rig.connect("r").send(packets.subscribe(1, ("$log/earliest/t", 0)))
@@ -64,7 +56,7 @@ def test_a_reader_crosses_the_hole_that_a_crash_left_in_the_segments(rig: Rig) -
 
 def test_a_reader_is_live_although_the_log_ends_in_a_hole(rig: Rig) -> None:
     publish(rig.connect("p"), b"one")
-    kill(rig)
+    rig.kill()
     drained(rig)
     reader = rig.connect("r").send(packets.subscribe(1, ("$log/earliest/t", 0)))
     assert [message.topic for message in reader.messages()] == ["$log/0/t", "$gap/b"]
@@ -74,7 +66,7 @@ def test_a_reader_is_live_although_the_log_ends_in_a_hole(rig: Rig) -> None:
 
 def test_what_a_crash_left_empty_is_not_counted_as_stored(rig: Rig) -> None:
     publish(rig.connect("p"), b"one", b"two")
-    kill(rig)
+    rig.kill()
     publish(rig.connect("p"), b"three")
     reader = rig.connect("r").send(packets.subscribe(1, ("$SYS/broker/store/messages/count", 0)))
     rig.advance(10.0)
@@ -108,7 +100,7 @@ def test_a_group_hears_of_the_hole_from_the_member_that_gets_what_is_behind_it(
     if came_back:  # "one" and "two" are given to a member that ends, and go to the next
         first = member("first")
         assert len(first.messages()) == 2
-    kill(rig)
+    rig.kill()
     publish(rig.connect("p"), b"three")
     drained(rig)
     got = member("second").messages()
@@ -125,7 +117,7 @@ def test_a_group_hears_of_the_hole_from_the_member_that_gets_what_is_behind_it(
 def test_a_gap_that_no_member_can_be_told_of_waits_for_one_who_can(rig: Rig) -> None:
     publish(rig.connect("p"), b"one")
     old = rig.connect("old", clean=False).send(packets.subscribe(1, ("$share/g/t", 0)))
-    kill(rig)
+    rig.kill()
     old = rig.connect("old", clean=False)
     publish(rig.connect("p"), b"two")
     drained(rig)

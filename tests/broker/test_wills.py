@@ -29,14 +29,6 @@ def with_will(rig: Rig, client_id: str, topic: str = "st/x") -> Peer:
     return Peer(rig, client_id, clean=True, connect=connect)
 
 
-def kill(rig: Rig) -> None:
-    """The process dies: nothing is parked, nothing is closed but what the kernel closes."""
-    rig.storage._let_go()
-    rig.scheduler.soon.clear()
-    rig.scheduler.timers.clear()
-    rig.start()
-
-
 def published(rig: Rig) -> list[bytes]:
     """What the log holds."""
     reader = rig.connect("reader")
@@ -50,7 +42,7 @@ def test_a_will_beyond_limits_that_came_later_is_dropped(rig: Rig, limit: dict[s
     peer = with_will(rig, "a")
     if crash:
         rig.settings = replace(rig.settings, **limit)
-        kill(rig)
+        rig.kill()
     else:
         reconfigure(rig.broker, replace(rig.broker.settings, **limit))
         peer.drop()
@@ -72,12 +64,12 @@ def test_a_right_that_is_lost_takes_the_will_with_it(rig: Rig, denied: str) -> N
 
 def test_a_killed_broker_owes_the_will_and_publishes_it_once(rig: Rig) -> None:
     with_will(rig, "a")
-    kill(rig)
+    rig.kill()
     assert published(rig) == [b"off a"]
     retained = rig.broker.retained.get(b"st/x")
     assert retained is not None
     assert retained.payload == b"off a"
-    kill(rig)
+    rig.kill()
     assert published(rig) == [b"off a"]
 
 
@@ -90,7 +82,7 @@ def test_a_stopped_broker_owes_it_too(rig: Rig) -> None:
 
 def test_goodbye_takes_it_back(rig: Rig) -> None:
     with_will(rig, "a").send(packets.DISCONNECT)
-    kill(rig)
+    rig.kill()
     assert published(rig) == []
 
 
@@ -98,7 +90,7 @@ def test_a_will_that_is_out_is_not_owed(rig: Rig) -> None:
     with_will(rig, "a").drop()
     rig.settle()
     assert published(rig) == [b"off a"]
-    kill(rig)
+    rig.kill()
     assert published(rig) == [b"off a"]
 
 
@@ -107,13 +99,13 @@ def test_a_takeover_publishes_the_old_one_and_owes_the_new_one(rig: Rig) -> None
     with_will(rig, "a")
     rig.settle()
     assert published(rig) == [b"off a"]
-    kill(rig)
+    rig.kill()
     assert published(rig) == [b"off a", b"off a"]
 
 
 def test_a_will_on_a_topic_that_no_log_takes_is_not_owed_for_ever(rig: Rig) -> None:
     with_will(rig, "a", topic="$x/y")
-    kill(rig)
+    rig.kill()
     assert list(rig.storage.meta.items(b"w/")) == []
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from tests.harness import packets
 
 if TYPE_CHECKING:
+    import ssl
     from types import TracebackType
 
     from tests.harness.packets import Message
@@ -45,7 +46,13 @@ class RawClient:
     """One connection. Messages that come while something else is awaited are kept and acknowledged in turn."""
 
     def __init__(
-        self, port: int, *, host: str = "127.0.0.1", timeout: float = 10.0, receive_buffer: int | None = None
+        self,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        timeout: float = 10.0,
+        receive_buffer: int | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.timeout = timeout
         self.socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -55,6 +62,8 @@ class RawClient:
         self.socket.settimeout(timeout)
         self.socket.connect((host, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self._splitter = packets.PacketSplitter()
         self._packets: list[tuple[int, bytes]] = []
         self._messages: list[Message] = []

@@ -79,9 +79,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def logged_in(port: int, context: ssl.SSLContext | None = None, name: str = "x") -> RawClient:
-    client = RawClient(port)
-    if context is not None:
-        client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
+    client = RawClient(port, tls=context)
     client.login(name)
     return client
 

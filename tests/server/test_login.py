@@ -279,9 +279,7 @@ def mutual(authority: Authority, port: int, name: str) -> RawClient:
     certificate = authority.client(name)
     context = ssl.create_default_context(cafile=str(authority.cafile))
     context.load_cert_chain(certificate.certfile, certificate.keyfile)
-    client = RawClient(port)
-    client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
-    return client
+    return RawClient(port, tls=context)
 
 
 def test_a_certificate_stands_for_user_name_and_password(tmp_path: Path, password_file: Path) -> None:

@@ -426,8 +426,7 @@ def test_amqtt_certificate(tmp_path: Path) -> None:
     context.load_cert_chain(device.certfile, device.keyfile)
     with process:
         for client_id, answer in (("sensor-1", 0), ("sensor-2", 4)):
-            with RawClient(process.port) as client:
-                client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
+            with RawClient(process.port, tls=context) as client:
                 client.send(packets.connect(client_id))
                 assert client.expect(CONNACK) == bytes((0, answer))
 

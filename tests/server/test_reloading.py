@@ -350,12 +350,6 @@ def test_listeners_come_and_go_and_only_theirs_are_disconnected(broker: Reloadab
         stays.expect_closed()
 
 
-def over(context: ssl.SSLContext, port: int) -> RawClient:
-    client = RawClient(port)
-    client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
-    return client
-
-
 def test_a_certificate_is_renewed_under_the_connections(
     broker: Reloadable, authority: Authority, trusting: ssl.SSLContext, tmp_path: Path
 ) -> None:
@@ -367,7 +361,7 @@ def test_a_certificate_is_renewed_under_the_connections(
         files["keyfile"].write_bytes(Path(certificate.keyfile).read_bytes())
 
     def shown() -> bytes:
-        with over(trusting, port) as client:
+        with RawClient(port, tls=trusting) as client:
             found: bytes = client.socket.getpeercert(binary_form=True)  # type: ignore[attr-defined]
             return found
 
@@ -389,7 +383,7 @@ def test_a_certificate_is_renewed_under_the_connections(
             "secure": {"bind": "127.0.0.1", "port": port, "tls": tls},
         }
     )
-    with broker, over(trusting, port) as before:
+    with broker, RawClient(port, tls=trusting) as before:
         before.login("before")
         old = shown()
         assert expiry() == end_of(first) > end_of(second)

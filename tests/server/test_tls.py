@@ -32,12 +32,6 @@ def mutual(trusting: ssl.SSLContext, authority: Authority, name: str) -> ssl.SSL
     return context
 
 
-def over(context: ssl.SSLContext, port: int) -> RawClient:
-    client = RawClient(port)
-    client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
-    return client
-
-
 def is_turned_away(client: RawClient) -> bool:
     """Whether a CONNECT is never answered. With TLS 1.3, a client learns only now what became of its certificate."""
     try:
@@ -52,7 +46,7 @@ def is_turned_away(client: RawClient) -> bool:
 def test_the_versions_that_are_spoken(ports: dict[str, int], authority: Authority, version: ssl.TLSVersion) -> None:
     context = ssl.create_default_context(cafile=str(authority.cafile))
     context.minimum_version = context.maximum_version = version
-    client = over(context, ports["secure"])
+    client = RawClient(ports["secure"], tls=context)
     client.login("versions")
     client.ping()
 
@@ -65,13 +59,13 @@ def test_tls_1_1_is_refused(broker: BrokerProcess, ports: dict[str, int]) -> Non
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises((ssl.SSLError, ConnectionResetError)):
-        over(old, ports["secure"])
+        RawClient(ports["secure"], tls=old)
     broker.wait_for_line("no TLS connection at secure: it speaks no TLS newer than 1.1")
 
 
 def test_a_client_that_does_not_trust_the_broker_is_logged(broker: BrokerProcess, ports: dict[str, int]) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
-        over(ssl.create_default_context(), ports["secure"])
+        RawClient(ports["secure"], tls=ssl.create_default_context())
     broker.wait_for_line("no TLS connection at secure: it doesn't trust our certificate")
 
 
@@ -82,13 +76,13 @@ def test_certificate_is_required_and_checked(
     authority: Authority,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    client = over(mutual(trusting, authority, "sensor"), ports["mutual"])
+    client = RawClient(ports["mutual"], tls=mutual(trusting, authority, "sensor"))
     client.login("sensor")
     client.ping()
-    assert is_turned_away(over(trusting, ports["mutual"]))
+    assert is_turned_away(RawClient(ports["mutual"], tls=trusting))
     broker.wait_for_line("no TLS connection at mutual: it showed no certificate")
     strangers = Authority(tmp_path_factory.mktemp("strangers"))
-    assert is_turned_away(over(mutual(trusting, strangers, "stranger"), ports["mutual"]))
+    assert is_turned_away(RawClient(ports["mutual"], tls=mutual(trusting, strangers, "stranger")))
     broker.wait_for_line("no TLS connection at mutual: its certificate is refused: unable to get local issuer")
 
 
@@ -96,9 +90,9 @@ def test_certificate_is_asked_for_and_may_be_missing_but_not_wrong(
     ports: dict[str, int], trusting: ssl.SSLContext, authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     for number, context in enumerate((trusting, mutual(trusting, authority, "sensor"))):
-        over(context, ports["asking"]).login(f"asked-{number}")
+        RawClient(ports["asking"], tls=context).login(f"asked-{number}")
     strangers = Authority(tmp_path_factory.mktemp("strangers"))
-    assert is_turned_away(over(mutual(trusting, strangers, "stranger"), ports["asking"]))
+    assert is_turned_away(RawClient(ports["asking"], tls=mutual(trusting, strangers, "stranger")))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +111,7 @@ def test_a_client_without_tls_is_closed_at_once(
 def test_a_client_with_tls_at_a_plain_port_is_closed_at_once(ports: dict[str, int], trusting: ssl.SSLContext) -> None:
     for name in ("local", "web"):
         with pytest.raises((ssl.SSLError, ConnectionResetError)):
-            over(trusting, ports[name])
+            RawClient(ports[name], tls=trusting)
 
 
 @pytest.mark.usefixtures("mosquitto_clients", "broker")

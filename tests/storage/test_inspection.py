@@ -10,6 +10,7 @@ from highway.storage.disk.filesystem import OsFileSystem
 from highway.storage.segment.format import SEGMENT_HEADER_BYTES
 from highway.storage.segment.records import RecordHeads
 from highway.storage.segment.segment import Segment
+from tests.cli.data_directory import flip
 
 START_MS = 1_790_000_000_000
 
@@ -41,12 +42,6 @@ def create(directory, files, base_offset=0):
     return Segment.create(
         directory, files, log_uuid=b"\1" * 16, base_offset=base_offset, epoch=1, created_ms=START_MS, salt=7
     )
-
-
-def flip(path, position):
-    data = bytearray(path.read_bytes())
-    data[position] ^= 0xFF
-    path.write_bytes(data)
 
 
 def test_frames_of_a_sealed_and_of_the_active_segment(directory, files):
