@@ -531,7 +531,8 @@ class Broker:
 
 def _check_size(properties: bytes) -> None:
     if len(properties) > MAX_PROPERTIES_BYTES:
-        raise ProtocolError(f"{len(properties)} bytes of properties, {MAX_PROPERTIES_BYTES} is the limit", 0x95)
+        why = f"{len(properties)} bytes of properties, {MAX_PROPERTIES_BYTES} is the limit"
+        raise ProtocolError(why, ReasonCode.PACKET_TOO_LARGE)
 
 
 def _stored(log: Log) -> int:

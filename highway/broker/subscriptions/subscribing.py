@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 __all__ = ["SubscribeOperation", "open_questions"]
 
 REFUSED = 0x80
-QUOTA_EXCEEDED = 0x97
 
 
 class SubscribeOperation:
@@ -131,7 +130,7 @@ class SubscribeOperation:
         is_new = name not in session.groups and session.reader_of(name) is None
         if is_new and session.subscription_count >= limit:
             self._broker.counters.limited["max_subscriptions"] += 1
-            raise ProtocolError(f"a session may have {limit} subscriptions", QUOTA_EXCEEDED)
+            raise ProtocolError(f"a session may have {limit} subscriptions", ReasonCode.QUOTA_EXCEEDED)
 
     def _ordinary(self, index: int, request: Request) -> None:
         name = request.topic_filter
@@ -233,7 +232,7 @@ class SubscribeOperation:
         self._check_right(Right.FETCH, special.topic_name)
         feed = self._broker.router.feed(special.topic_name)
         if feed is None:
-            raise ProtocolError(f"no log holds {special.topic_name.decode()!r}", 0x8F)
+            raise ProtocolError(f"no log holds {special.topic_name.decode()!r}", ReasonCode.TOPIC_FILTER_INVALID)
         if isinstance(special, RangeRequest):
             self._range(index, request, feed)
         else:
@@ -271,12 +270,13 @@ class SubscribeOperation:
                 self._refuse(
                     index,
                     ProtocolError(
-                        f"{status}: log {feed.log.name!r} has no offset {special.offset}; {range_of(feed)}", 0x8F
+                        f"{status}: log {feed.log.name!r} has no offset {special.offset}; {range_of(feed)}",
+                        ReasonCode.TOPIC_FILTER_INVALID,
                     ),
                 )
             elif record[3] != special.topic_name:
                 error = f"offset {special.offset} of log {feed.log.name!r} is a message of another topic"
-                self._refuse(index, ProtocolError(error, 0x8F))
+                self._refuse(index, ProtocolError(error, ReasonCode.TOPIC_FILTER_INVALID))
             else:
                 self._grant_reply(index, request, record[5], min(request.qos, record[1] & 3), record[4])
             self._finish_when_complete()
@@ -284,7 +284,7 @@ class SubscribeOperation:
         if special.offset >= feed.visible:
             raise ProtocolError(
                 f"{OffsetNotFoundError.status}: log {feed.log.name!r} has no offset {special.offset}; {range_of(feed)}",
-                0x8F,
+                ReasonCode.TOPIC_FILTER_INVALID,
             )
         feed.log.fetch(special.offset, found)
 
@@ -448,7 +448,7 @@ class SubscribeOperation:
         found = []
         for index, message, qos in self._replies:
             if room <= 0:
-                self._refuse(index, ProtocolError("more was asked for than is being read", QUOTA_EXCEEDED))
+                self._refuse(index, ProtocolError("more was asked for than is being read", ReasonCode.QUOTA_EXCEEDED))
                 continue
             room -= len(message.topic_name) + len(message.properties) + len(message.payload)
             if qos and quota <= 0:
