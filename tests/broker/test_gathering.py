@@ -132,6 +132,17 @@ def test_who_subscribes_in_the_same_turn_gets_what_comes_behind(rig: Rig) -> Non
     assert [message.payload for message in subscriber.messages()] == [b"behind"]
 
 
+def test_what_came_before_in_the_same_turn_can_be_fetched(rig: Rig) -> None:
+    asks = rig.connect5("asks")
+    asks.subscribe(("answers", 0))
+    with turn(rig):
+        asks.feed(packets5.publish("t", b"1"))
+        asks.feed(packets5.publish("$fetch/1/t", b"", response_topic="answers"))
+    rig.settle()
+    answer = asks.message()
+    assert (answer.payload, dict(answer.properties)["user_property"]) == (b"1", ("high-watermark", "2"))
+
+
 def test_no_local_holds_within_a_turn(rig: Rig) -> None:
     own, other = rig.connect5("own"), rig.connect5("other")
     own.send(packets5.subscribe(1, ("t", 0x04)))

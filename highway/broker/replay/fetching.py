@@ -62,6 +62,7 @@ def answer_fetch(broker: Broker, run: PublishRun, rights: Rights | None) -> bool
     if request is None or (rights is not None and not may_fetch(broker, run, rights)):
         return False
     special, asked, _ = request
+    broker.gathering.flush()  # what came before in this turn is there to be fetched
     feed = broker.router.feed(special.topic_name)
     for _ in run.payloads:
         if feed is None:

@@ -18,7 +18,7 @@ from .problems import Problem
 from .room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from highway.broker.delivery.feed import Feed
     from highway.storage import Record
@@ -31,6 +31,8 @@ RECORDS_PER_TURN = 250
 # The same in bytes of payloads: records may be as large as a packet, and a reader that is slow holds what it was
 # written.
 BYTES_PER_TURN = 128 * 1024
+# Who waits for its rate may have gone meanwhile.
+LOOK_S = 1.0
 MAX_RECORDS = 10_000_000
 MAX_NUMBER = 2**63 - 1  # offsets and times are 64-bit numbers
 
@@ -71,20 +73,27 @@ class Records(Room):
         with contextlib.suppress(ConnectionError):  # who asked has gone
             await response.prepare(request)
             records = self._read(feed, start, end, concrete_names([topic_filter]))
-            await _write(response, records, topic_filter, left, partial(self._owed_s, request.remote))
+            await _write(response, records, topic_filter, left, partial(self._pay, request))
             await response.write_eof()
         return response
 
-    def _owed_s(self, remote: str | None, size: int) -> float:
-        """Count bytes sent to an address against `limits.catchup_bytes`; returns the seconds to wait for it then."""
-        broker, rate = self.broker, self.broker.settings.catchup_bytes
-        if rate is None:
-            return 0.0
-        now = broker.clock.monotonic()
+    async def _pay(self, request: web.Request, size: int) -> None:
+        """Count bytes that an address is sent against `limits.catchup_bytes`, and wait until it owes nothing.
+
+        ConnectionError if who asked has gone: nobody waits any more.
+        """
+        wait_s = self._take(request.remote, size)
+        self.broker.counters.limited["catchup_bytes"] += wait_s > 0
+        while wait_s:
+            if request.transport is None:
+                raise ConnectionError
+            await asyncio.sleep(min(wait_s, LOOK_S))
+            wait_s = self._take(request.remote, 0)
+
+    def _take(self, remote: str | None, size: int) -> float:
+        rate, now = self.broker.settings.catchup_bytes, self.broker.clock.monotonic()
         # No client id has a NUL in it.
-        owed_s = broker.catchup.of(f"\0http {remote}", rate, now).take(size, now)
-        broker.counters.limited["catchup_bytes"] += owed_s > 0
-        return owed_s
+        return 0.0 if rate is None else self.broker.catchup.of(f"\0http {remote}", rate, now).take(size, now)
 
     async def _read(self, feed: Feed, start: int, end: int, topics: frozenset[bytes]) -> AsyncIterator[Record]:
         """The records of [start, end), some in a turn of the loop; with `topics` those of others may be left out."""
@@ -106,16 +115,17 @@ async def _write(
     records: AsyncIterator[Record],
     topic_filter: bytes,
     left: int,
-    owed_s: Callable[[int], float],
+    pay: Callable[[int], Awaitable[None]],
 ) -> None:
-    """Write what a filter matches, `left` records at most, as fast as it is taken and `owed_s`, of bytes, lets it."""
+    """Write what a filter matches, `left` records at most, as fast as it is taken and paid for."""
     lines: list[str] = []
     held = 0
 
     async def write() -> None:
+        await pay(0)  # what other requests of the address owe
         data = ("\n".join(lines) + "\n").encode()
         await response.write(data)
-        await asyncio.sleep(owed_s(len(data)))
+        await pay(len(data))
         lines.clear()
 
     async for record in records:

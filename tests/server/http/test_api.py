@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import socket
@@ -13,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.harness.broker_process import BrokerProcess, free_port
+from tests.harness.broker_process import BrokerProcess, free_port, wait_until
 from tests.harness.http import Answer, request
 from tests.harness.publisher import publish_all
 
@@ -100,6 +101,36 @@ def test_records_keep_to_the_rate_of_those_who_catch_up(tmp_path: Path) -> None:
         assert seconds >= len(answer.body) / 102_400 - 1  # what the first second may take comes at once
         metrics = request(broker.data / "admin.sock", "/metrics").body.decode()
         assert 'highway_limited_total{limit="catchup_bytes"} 0.0' not in metrics
+
+
+def test_who_owes_for_records_is_sent_no_more_by_another_request(tmp_path: Path) -> None:
+    """Each request would else bring its first piece at once, and who asks again and again would have all of them."""
+    with BrokerProcess(tmp_path, limits={"catchup_bytes": "1KiB/h"}) as broker, contextlib.ExitStack() as stack:
+        publish_all(broker.port, "t", [b"x" * 1000] * 20)
+
+        def ask() -> socket.socket:
+            asks = stack.enter_context(socket.socket(socket.AF_UNIX))
+            asks.settimeout(10.0)
+            asks.connect(str(broker.data / "admin.sock"))
+            asks.sendall(b"GET /api/v1/logs/other/records HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return asks
+
+        def limited() -> float:
+            metrics = request(broker.data / "admin.sock", "/metrics").body.decode()
+            return float(metrics.split('highway_limited_total{limit="catchup_bytes"} ')[1].split()[0])
+
+        def sent(asks: socket.socket) -> bytes:
+            with contextlib.suppress(BlockingIOError):
+                return asks.recv(1 << 20, socket.MSG_DONTWAIT)
+            return b""
+
+        first = ask()
+        wait_until(lambda: limited() == 1)
+        assert b'"offset"' in sent(first)
+        first.close()
+        second = ask()
+        wait_until(lambda: limited() == 2)
+        assert b'"offset"' not in sent(second)
 
 
 @pytest.mark.parametrize(
