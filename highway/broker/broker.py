@@ -263,6 +263,15 @@ class Broker:
             for target in route.targets:
                 encoding.deliver_live(run, route, target)
 
+    def takes_fast(self) -> bool:
+        """Whether messages are taken now without a look at each client's account, or at how far the journal is behind."""
+        storage = self.storage
+        return (
+            storage.writable
+            and not self.settings.is_metered
+            and storage.backlog_bytes <= storage.settings.max_backlog_bytes
+        )
+
     def hold_back(self, client: Client) -> None:
         """Stop reading from a publisher while the journal is behind by more than its limit."""
         storage = self.storage

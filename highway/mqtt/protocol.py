@@ -123,6 +123,11 @@ class ServerProtocol:
         """Whether the last call stopped at `max_events`: `receive_data(b"")` goes on."""
         return bool(self._backlog)
 
+    @property
+    def is_between_packets(self) -> bool:
+        """Whether all packets that began are complete and handed on, and others may come."""
+        return not self._held and not self._backlog and self.state is not State.CLOSED
+
     def receive_data(self, data: bytes) -> list[Event]:
         """The events in `data`, in order. The caller handles them first and looks at `error` then.
 

@@ -56,10 +56,11 @@ class PublishRun:
 
     `packet_ids` holds the two bytes of each id and is empty for QoS 0. `properties` is the raw block without its length
     and without the topic alias, which belongs to the connection and not to the message (5.0 [MQTT-3.3.2-7]); in
-    `topic_name` the alias is already resolved.
+    `topic_name` the alias is already resolved. `head` is set for a message that came alone in its chunk, complete and
+    without properties: all bytes before its packet id, at QoS 0 before its payload.
     """
 
-    __slots__ = ("dup", "packet_ids", "payload_bytes", "payloads", "properties", "qos", "retain", "topic_name")
+    __slots__ = ("dup", "head", "packet_ids", "payload_bytes", "payloads", "properties", "qos", "retain", "topic_name")
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class PublishRun:
         packet_ids: list[bytes],
         properties: bytes = b"",
         payload_bytes: int = 0,
+        head: bytes = b"",
     ) -> None:
         self.topic_name = topic_name
         self.qos = first_byte >> 1 & 3
@@ -78,6 +80,7 @@ class PublishRun:
         self.packet_ids = packet_ids
         self.properties = properties
         self.payload_bytes = payload_bytes  # as they came on the wire; 0 for what was not read from it
+        self.head = head
 
     def __repr__(self) -> str:
         return (
@@ -196,6 +199,7 @@ class PublishReader:
         # Most devices send one message at a time, and a long topic is not worth the memory: nothing to remember then. One
         # behind an alias is stored with each message: a run of them, 8 bytes each as they come, would ask for gigabytes.
         is_short = head_end - start <= _MAX_REMEMBERED_BYTES >= len(topic_name)
+        is_alone = is_short and not start and end == len(data) and len(tail) < 2
         if is_short and data.startswith(key, end + key_at):
             sizes = self._sizes_of(first, key, key_at)
             sizes[data[start:head_end]] = end - start
@@ -210,7 +214,8 @@ class PublishReader:
             self._refuse_zero_id(topic_name, first, payloads, packet_ids, properties, topic_end - start, events)
         # All before the payload is of the same length in each packet, the remaining length included.
         payload_bytes = end - start - len(payloads) * (place - start)
-        events.append(PublishRun(topic_name, first, payloads, packet_ids, properties, payload_bytes))
+        head = data[:head_end] if is_alone else b""
+        events.append(PublishRun(topic_name, first, payloads, packet_ids, properties, payload_bytes, head))
         return end
 
     def judge(self, reader: Reader, first: int) -> None:

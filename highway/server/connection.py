@@ -24,6 +24,7 @@ from .metering import Accounts
 
 if TYPE_CHECKING:
     from highway.broker import Broker
+    from highway.broker.publishing.fast_path import FastPath
     from highway.errors import MqttError
 
     from .admission import Place
@@ -85,14 +86,19 @@ class Connections:
         turn = self._turn
         if not turn:
             return
+        self.broker.counters.bytes_received += self._turn_bytes
         self._turn, self._turn_bytes = [], 0
         gathering = self.broker.gathering
-        if len(turn) > 1:  # a chunk that came alone needs no gathering
-            gathering.begin()
+        is_fast = self.broker.takes_fast()
+        now = self.loop.time()
+        gathering.begin()
         try:
             for connection, data in turn:
+                connection.heard_at = now
                 try:
-                    connection.take(data)
+                    fast_path = connection.fast_path if is_fast else None
+                    if fast_path is None or not fast_path.take(data):
+                        connection.take(data)
                 except Exception:
                     # A fault of ours that one peer brings out must not reach the others.
                     logger.exception("%s can't be served", connection.peer)
@@ -113,7 +119,6 @@ class Connection(asyncio.Protocol):
         "_counters",
         "_debt",
         "_early",
-        "_heard_at",
         "_is_overdue",
         "_is_stranger",
         "_keep_alive_s",
@@ -126,6 +131,8 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_unread_bytes",
         "congested",
+        "fast_path",
+        "heard_at",
         "listener",
         "peer",
     )
@@ -153,12 +160,13 @@ class Connection(asyncio.Protocol):
         self.peer = "?" if place is None else place.peer
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._heard_at = 0.0
+        self.heard_at = 0.0
         self._keep_alive_s = 0.0
         self._is_overdue = False  # silent for too long when last looked at
         self._paused = 0  # reasons
         self._unread_bytes = 0  # in the write buffer when the keep alive was last looked at
         self.congested = False
+        self.fast_path: FastPath | None = None  # while what comes next begins with a packet, and may be done in any way
 
     # asyncio calls these.
 
@@ -186,16 +194,17 @@ class Connection(asyncio.Protocol):
         self._timer = shared.loop.call_at(due, self._connect_timed_out)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self._time()
+        if not self._is_stranger:
+            self._shared.at_turn_end(self, data)  # where all that costs something is done for the turn
+            return
+        self.heard_at = self._time()
         self._counters.bytes_received += len(data)
-        if self._is_stranger and self._debt is not None:
+        if self._debt is not None:
             self._early += data
             self.holds(len(self._early))
-        elif self._is_stranger:
+        else:
             self._shared.end_turn()  # who is taken over is heard out first
             self.take(data)
-        else:
-            self._shared.at_turn_end(self, data)
 
     def eof_received(self) -> None:
         self._shared.end_turn()
@@ -211,6 +220,7 @@ class Connection(asyncio.Protocol):
             self._client.handle(events)
             if broker.settings.is_metered or broker.router.new_topics != self._shared.accounts.new_topics:
                 self._charge(self._counters.publish_received - received, len(data))
+        self.fast_path = None if self.congested or not protocol.is_between_packets else self._client.fast_path
         if protocol.error is not None:
             self._violated(protocol.error)
         elif protocol.has_more:
@@ -222,6 +232,7 @@ class Connection(asyncio.Protocol):
         if self._is_stranger:
             self.holds(protocol.pending_bytes)
         if self.congested:
+            broker.gathering.flush()  # and with it the answers that are due
             self.mind_unread()
 
     def _charge(self, messages: int, size: int) -> None:
@@ -257,6 +268,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.congested = True
+        self.fast_path = None
 
     def resume_writing(self) -> None:
         self.congested = False
@@ -281,7 +293,7 @@ class Connection(asyncio.Protocol):
             self._debt.cancel()
         if self._place is not None:
             self._shared.admission.leave(self._place)
-        self._transport = None
+        self._transport = self.fast_path = None
         self._timer = self._debt = None
         self._protocol.receive_eof()
         self._client.lost()
@@ -347,6 +359,8 @@ class Connection(asyncio.Protocol):
 
     def close(self, last: bytes = b"") -> None:
         self._shared.end_turn()
+        self._shared.broker.gathering.flush()  # what is due by now comes before the end
+        self.fast_path = None
         transport = self._transport
         if transport is None:
             return
@@ -373,7 +387,7 @@ class Connection(asyncio.Protocol):
         was_paused, transport = self._paused, self._transport
         self._paused &= ~reason
         if was_paused and not self._paused and transport is not None and not transport.is_closing():
-            self._heard_at = self._shared.loop.time()  # it could not be heard before
+            self.heard_at = self._shared.loop.time()  # it could not be heard before
             transport.resume_reading()
 
     # Timers and faults.
@@ -390,7 +404,7 @@ class Connection(asyncio.Protocol):
 
     def _check_keep_alive(self) -> None:
         # One timer a connection that is moved on when it fires, so that a packet costs it nothing.
-        left = self._heard_at + self._keep_alive_s - self._shared.loop.time()
+        left = self.heard_at + self._keep_alive_s - self._shared.loop.time()
         was_overdue, self._is_overdue = self._is_overdue, left <= 0
         if self._is_overdue:
             left = self._keep_alive_s if self._is_excused() else 0 if was_overdue else GRACE_S

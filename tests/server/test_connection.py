@@ -215,6 +215,19 @@ def test_the_disconnect_is_the_last_thing_that_a_client_is_sent(tmp_path: Path) 
     assert transport.written == b"\xd0\0" + packets.packet(0xE0, b"\x8e")
 
 
+def test_what_is_due_by_then_comes_before_the_end(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    shared, ((connection, transport),) = connections(rig, 1, packets5)
+    for _ in range(2):  # a log takes offsets for itself with its first message, which waits for that
+        connection.data_received(packets5.publish("t", b"1", qos=1, packet_id=1))
+        shared.end_turn()
+        rig.settle()
+    transport.written = b""
+    connection.data_received(packets5.publish("t", b"1", qos=1, packet_id=2) + b"\0\0")
+    shared.end_turn()
+    assert transport.written == b"\x40\x03\0\x02\x10" + packets.packet(0xE0, b"\x81")
+
+
 def test_whoever_ends_a_connection_hears_it_out_first(tmp_path: Path) -> None:
     _, ((connection, transport),) = connections(Rig(tmp_path), 1, packets5)
     connection.data_received(packets.PINGREQ)

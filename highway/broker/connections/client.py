@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from highway.broker.authentication import Identity
 from highway.broker.authorisation import Right, Undecided
+from highway.broker.publishing.fast_path import FastPath
 from highway.broker.publishing.requests import NO_REQUESTS, requests_of
 from highway.broker.replay.fetching import may_fetch
 from highway.broker.sessions.session_store import Puts, received_put
@@ -81,6 +82,7 @@ class Client:
         "broker",
         "client_id",
         "connack_sent",
+        "fast_path",
         "identity",
         "keep_alive",
         "link",
@@ -111,6 +113,7 @@ class Client:
         self._is_gone = False  # the connection went while it waited
         self._was_denied = False  # a publish for want of a right
         self._window: ReceiveWindow | None = None  # of MQTT 5
+        self.fast_path: FastPath | None = None  # once a message came alone
 
     def handle(self, events: Sequence[Event]) -> None:
         """Do what the packets of one chunk ask for."""
@@ -296,6 +299,10 @@ class Client:
             logger.warning("closed: %s", error, extra=about(client=self.client_id, topic=run.topic_name))
             self.end(error.reason_code)
             return
+        if run.head:
+            if self.fast_path is None:
+                self.fast_path = FastPath(self)
+            self.fast_path.learn(run)
         if not acks:
             return
         if self.version == V5:
@@ -306,6 +313,25 @@ class Client:
         # [MQTT-3.3.5-2]
         if mode is not None and mode > self._acks_mode:
             self._acks_mode = mode
+
+    def takes_fast(self, rights: Rights | None) -> bool:
+        """Whether the client may go on as it did when it had `rights`."""
+        session, window = self.session, self._window
+        if session is None or session.rights is not rights:
+            return False
+        return window is None or window.has_room(session.received)
+
+    def acknowledge(self, data: bytes, mode: Durability) -> None:
+        """Send the PUBACK of a message that was gathered, and came alone, when all up to it has reached `mode`."""
+        pubacks = 0
+        if self._window is not None:
+            self._window.take_one()
+            pubacks = 1
+        self._acks_mode = max(self._acks_mode, mode)
+        self._waiting += 1
+        broker = self.broker
+        broker.counters.control_sent += 1
+        broker.gathering.acknowledge(self._acks_mode, self, data, pubacks)
 
     def rights_changed(self) -> None:
         """The client may have other rights now: a publish without one is told again."""
@@ -388,18 +414,10 @@ class Client:
         self.broker.counters.control_sent += len(acks)
         acks.clear()
         pubacks = 0 if self._window is None else self._window.gathered()
-        if self._acks_mode is Durability.FAST:
-            self._write_acks(data, pubacks)
-        else:
-            # [MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-4]: acknowledgements leave in the order of their messages. One that
-            # is due at once does not pass those that wait for the disk, so the mode stays up until the last of them is out.
-            self._waiting += 1
-            self.broker.gathering.acknowledge(self._acks_mode, self, data, pubacks)
-
-    def _write_acks(self, data: bytes, pubacks: int) -> None:
-        self.link.write(data)
-        if self._window is not None:
-            self._window.written(pubacks)
+        # [MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-4]: acknowledgements leave in the order of their messages. One that
+        # is due at once does not pass those that wait for the disk, so the mode stays up until the last of them is out.
+        self._waiting += 1
+        self.broker.gathering.acknowledge(self._acks_mode, self, data, pubacks)
 
     def acks_due(self, data: bytes, pubacks: int, error: StorageError | None) -> None:
         """Send acknowledgements whose messages have reached their point, or close where they never will."""
@@ -408,7 +426,9 @@ class Client:
             self._acks_mode = Durability.FAST
         # Ownership is accepted only now: 3.1.1 [MQTT-4.3.2-2], [MQTT-4.3.3-2]; 5.0 [MQTT-4.3.2-4], [MQTT-4.3.3-8].
         if error is None:
-            self._write_acks(data, pubacks)
+            self.link.write(data)
+            if self._window is not None:
+                self._window.written(pubacks)
         elif self.session is not None:
             self.broker.refuse_publish(self, error)
 

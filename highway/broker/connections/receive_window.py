@@ -42,6 +42,14 @@ class ReceiveWindow:
         is_reused = run.qos == 2 and new < count and not run.dup
         return under_way < self._limit or (under_way == self._limit and not is_reused)
 
+    def has_room(self, received: Collection[int]) -> bool:
+        """Whether one more message would not be too much."""
+        return self._unacknowledged + len(received) - len(self._before) < self._limit
+
+    def take_one(self) -> None:
+        """Count a QoS 1 message for which there is room, and whose PUBACK is written by itself."""
+        self._unacknowledged += 1
+
     def released(self, packet_id: int) -> None:
         """PUBREL came."""
         self._before.discard(packet_id)

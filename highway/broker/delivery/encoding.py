@@ -170,13 +170,16 @@ def _qos0_wire(run: LiveRun, route: Route, plan: Plan, session: Session, first_b
         heads = PublishHeads(first_byte, topic_name, 0, block)
         return encode_qos0(heads, run.payloads)
     key = (first_byte, is_mqtt_5)
-    wire = run.wires.get(key)
+    wires = run.wires
+    if wires is None:
+        wires = run.wires = {}
+    wire = wires.get(key)
     if wire is None:
         if is_mqtt_5 and run.properties:
             heads = PublishHeads(first_byte, run.topic_name, 0, property_block(run.properties))
         else:
             heads = route.qos0_heads(first_byte, is_mqtt_5)
-        wire = run.wires[key] = encode_qos0(heads, run.payloads)
+        wire = wires[key] = encode_qos0(heads, run.payloads)
     return wire
 
 

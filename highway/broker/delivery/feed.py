@@ -44,18 +44,28 @@ class LiveRun:
         "wires",
     )
 
-    def __init__(self, run: PublishRun, base_offset: int, publisher: Session | None) -> None:
-        self.topic_name = run.topic_name
-        self.qos = run.qos
-        self.retain = run.retain
-        self.payloads = run.payloads
+    def __init__(
+        self,
+        topic_name: bytes,
+        qos: int,
+        payloads: list[bytes],
+        base_offset: int,
+        *,
+        retain: bool = False,
+        properties: bytes = b"",
+        publisher: Session | None = None,
+    ) -> None:
+        self.topic_name = topic_name
+        self.qos = qos
+        self.retain = retain
+        self.payloads = payloads
         self.payload_bytes = 0  # until `measure`
-        self.properties = run.properties
+        self.properties = properties
         self.base_offset = base_offset
-        self.end_offset = base_offset + len(run.payloads)
+        self.end_offset = base_offset + len(payloads)
         self.publisher = publisher  # None: the broker itself, a session that is gone, or nobody needs to know
-        # Encoded once for all subscribers that get the same bytes at QoS 0; see `encoding`.
-        self.wires: dict[tuple[int, bool], bytes] = {}
+        # Encoded once for all subscribers that get the same bytes at QoS 0; see `encoding`. None until there is one.
+        self.wires: dict[tuple[int, bool], bytes] | None = None
 
     def measure(self) -> int:
         """The size of its payloads, kept: it is the same for every subscriber."""
@@ -124,7 +134,17 @@ class Feed:
 
     def expect(self, run: PublishRun, publisher: Session | None) -> None:
         """Note a run that is about to be appended: `advance` delivers it when it becomes visible."""
-        self.pending.append(LiveRun(run, self.log.log_end_offset, publisher))
+        self.pending.append(
+            LiveRun(
+                run.topic_name,
+                run.qos,
+                run.payloads,
+                self.log.log_end_offset,
+                retain=run.retain,
+                properties=run.properties,
+                publisher=publisher,
+            )
+        )
         self.received[run.qos] += len(run.payloads)
 
     def expect_all(self, runs: list[LiveRun]) -> None:
@@ -143,8 +163,11 @@ class Feed:
         pending = self.pending
         high_watermark = self.log.high_watermark
         self.moved = True
-        while pending and pending[0].end_offset <= high_watermark:
-            run = pending.popleft()
+        while pending:
+            run = pending[0]
+            if run.end_offset > high_watermark:
+                break
+            pending.popleft()
             # Moved first: a cursor that falls back to CATCHUP during the delivery reads from here.
             self.visible = run.end_offset
             self.deliver(run)

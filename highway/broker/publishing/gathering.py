@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from highway.broker.delivery.feed import LiveRun
+from highway.storage import Durability
 
 if TYPE_CHECKING:
     from highway.broker.connections.client import Client
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from highway.broker.sessions.session_store import Puts
     from highway.errors import StorageError
     from highway.mqtt import PublishRun
-    from highway.storage import Durability, Storage
+    from highway.storage import Storage
 
 __all__ = ["GATHERED_BYTES", "Gathering"]
 
@@ -58,7 +59,7 @@ class Gathering:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._parts: dict[Feed, _Part] = {}
-        self._waiting: dict[Durability, _Waiting] = {}
+        self._waiting: dict[Durability, _Waiting] = {mode: [] for mode in Durability}
         self._bytes = 0
         self.is_open = False
 
@@ -74,37 +75,37 @@ class Gathering:
     def take(self, route: Route, feed: Feed, run: PublishRun, puts: Puts) -> bool:
         """Gather a plain run; of another one return False, and see to it that it comes behind what is gathered by now."""
         is_plain = run.qos < 2 and not (run.properties or run.retain or puts or route.may_have_no_local)
-        if is_plain and self._add(route, feed, run):
+        if is_plain and self.add(route, feed, run.qos, run.payloads, run.payload_bytes):
             return True
         self.flush()
         return False
 
-    def _add(self, route: Route, feed: Feed, run: PublishRun) -> bool:
+    def add(self, route: Route, feed: Feed, qos: int, payloads: list[bytes], payload_bytes: int) -> bool:
+        """Gather plain messages; False where that would be too much, and then nothing was done."""
         part = self._parts.get(feed)
         if part is None:
             part = self._parts[feed] = _Part(feed)
-        before, count = part.count, len(run.payloads)
+        before, count = part.count, len(payloads)
         # Each record has the topic again, which an alias of few bytes may have stood for.
-        size = run.payload_bytes + count * len(run.topic_name)
+        size = payload_bytes + count * len(route.topic_name)
         if before + count > part.room or self._bytes + size > GATHERED_BYTES:
             return False
         self._bytes += size
         part.count = before + count
         if before:
             last = part.runs[-1]
-            if part.routes[-1] is route and last.qos == run.qos:
-                last.extend(run.payloads)
+            if part.routes[-1] is route and last.qos == qos:
+                last.extend(payloads)
                 return True
         part.routes.append(route)
-        part.runs.append(LiveRun(run, part.base_offset + before, None))
+        part.runs.append(LiveRun(route.topic_name, qos, payloads, part.base_offset + before))
         return True
 
     def acknowledge(self, mode: Durability, client: Client, data: bytes, pubacks: int) -> None:
         """Have `client.acks_due(data, pubacks, error)` called when all that it sent so far has reached `mode`."""
-        if self.is_open:
-            self._waiting.setdefault(mode, []).append((client, data, pubacks))
-        else:
-            self._storage.after(mode, partial(client.acks_due, data, pubacks))
+        self._waiting[mode].append((client, data, pubacks))
+        if not self.is_open:
+            self.flush()
 
     def flush(self) -> None:
         """Bring what is gathered into the logs, and what waits for it into the queue behind it."""
@@ -113,10 +114,14 @@ class Gathering:
             for feed, part in parts.items():
                 if part.count:
                     _append(feed, part)
-        if self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            for mode in sorted(waiting):  # a client's never fall, and what is due at once is called in this order
-                self._storage.after(mode, partial(_acks_due, waiting[mode]))
+        for mode, acks in self._waiting.items():  # in this order: a client's modes never fall
+            if not acks:
+                continue
+            self._waiting[mode] = []
+            if mode is Durability.FAST:
+                _acks_due(acks, None)
+            else:
+                self._storage.after(mode, partial(_acks_due, acks))
 
 
 def _append(feed: Feed, part: _Part) -> None:

@@ -12,12 +12,12 @@ from highway.broker.delivery.feed import LiveRun
 from highway.broker.sessions import session_store
 from highway.broker.sessions.inflight import Message
 from highway.log_lines import about
-from highway.mqtt import PublishRun
 
 if TYPE_CHECKING:
     from highway.broker.broker import Broker
     from highway.broker.sessions.session import Session
     from highway.broker.sessions.session_store import Puts
+    from highway.mqtt import PublishRun
 
 __all__ = ["expect_delayed", "may_retain", "retain", "retained_message"]
 
@@ -78,9 +78,7 @@ def retain(broker: Broker, run: PublishRun | LiveRun, publisher: Session | None,
 def expect_delayed(broker: Broker, log: str, offset: int, message: Message) -> None:
     """Go on waiting with a retained message that a restart met within its log's delay."""
     run = LiveRun(
-        PublishRun(message.topic_name, message.qos << 1 | 1, [message.payload], [], message.properties),
-        offset,
-        None,
+        message.topic_name, message.qos, [message.payload], offset, retain=True, properties=message.properties
     )
     feed = broker.feeds.get(log)
     if feed is not None and feed.is_delayed:
