@@ -320,6 +320,7 @@ RABBITMQ = Peer(
     },
     _rabbit_environment,
     share=0.2,
+    stores_only_for_sessions=True,
     finish=_end_epmd,
 )
 
