@@ -96,3 +96,17 @@ def test_of_several_gaps_as_many_are_told_as_there_is_room_for(rig: Rig) -> None
     assert told[0] == b"".join(ranges[:2])
     assert told[1].count(b"gap-reason") == 2
     assert not notices
+
+
+def test_a_client_that_comes_back_with_3_1_1_is_told_what_waited_for_a_delivery(rig: Rig) -> None:
+    publish(rig, b"0")
+    reader = rig.connect5("r", session_expiry_interval=100)
+    reader.subscribe((f"$replay/earliest/{T}", 1))
+    reader.drain()
+    reader.drop()
+    rig.kill()
+    rig.connect5("r", clean_start=False, session_expiry_interval=100).drop()  # meets the gap, and no message behind it
+    publish(rig, b"1")
+    told, message = rig.connect("r", clean=False).messages()
+    assert (told.topic, told.payload) == ("$gap/other", b'{"from": 1, "to": 65536, "reason": "unclean-stop"}')
+    assert message.payload == b"1"

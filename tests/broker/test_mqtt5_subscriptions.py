@@ -399,3 +399,15 @@ def test_a_subscription_replaced_loses_nothing(rig: Rig) -> None:
     publish(rig, "t", b"5")
     peer.send(packets5.ack(0x40, held[0].packet_id))
     assert [m.payload for m in [*held, *peer.drain()]] == [b"%d" % number for number in range(6)]
+
+
+@pytest.mark.parametrize("name", ["$replay/@1000/t", "$log/@1000/t", "$share/g/$replay/@1000/t"])
+def test_an_unsubscribe_ends_what_is_still_being_looked_up(rig: Rig, name: str) -> None:
+    """Where a time is in a log the disk is asked for, and UNSUBSCRIBE may be there before its answer."""
+    publish(rig, "t", b"x")
+    peer = rig.connect5("s", **EXPIRY)
+    peer.send(packets5.subscribe(1, (name, 1)) + packets5.unsubscribe(2, name))
+    answers = {first: packets5.parse_suback(first, body)[:2] for first, body in peer.take()}
+    assert answers == {0x90: (1, [1]), 0xB0: (2, [0])}
+    assert peer.subscribe((name, 1)) == [1]
+    assert [m.payload for m in peer.drain()] == [b"x"]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from highway.broker.authentication import Login, Refusal, owns
 from highway.broker.authorisation import Right, Rights, Undecided, is_reserved, rights_of
+from highway.broker.delivery.gap_notices import tell_otherwise
 from highway.broker.sessions import session_store
 from highway.broker.sessions.session import Session
 from highway.broker.subscriptions.shared import groups_held, return_unacknowledged
@@ -269,9 +270,6 @@ class Lifecycle:
         settings = self._broker.settings
         asked = packet.properties
         session.version = packet.protocol_version
-        if session.version != V5:
-            for reader in session.readers.values():
-                reader.notice = None  # no delivery would carry it
         session.max_inflight = min(asked.receive_maximum or 65_535, settings.max_inflight)
         session.max_packet_bytes = asked.maximum_packet_size or 0
         session.topic_alias_maximum = min(asked.topic_alias_maximum or 0, MAX_TOPIC_ALIASES)
@@ -323,6 +321,8 @@ class Lifecycle:
         """Let messages flow to a session whose CONNACK is out."""
         broker = self._broker
         session.place_missing()
+        for reader in session.readers.values():
+            tell_otherwise(reader)
         for subscription in session.subscriptions():
             broker.router.add(subscription)
         for cursor in session.cursors():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from highway.broker.sessions.session import Session
     from highway.storage import Gap
 
-__all__ = ["GapNotices", "send_gap_notice"]
+__all__ = ["GapNotices", "send_gap_notice", "tell_otherwise"]
 
 logger = logging.getLogger("highway.broker")
 
@@ -106,3 +106,12 @@ def send_gap_notice(reader: Reader, log: str, gap: Gap) -> None:
         reader.notice.add(log, gap)
     elif reader.source:
         _send_packet(reader.session, log, gap)
+
+
+def tell_otherwise(reader: Reader) -> None:
+    """Tell what waits for a delivery of MQTT 5, where the client is back without it: as `send_gap_notice` does."""
+    notice, session = reader.notice, reader.session
+    if notice and session.version != V5:
+        if reader.source:
+            notice.send_packets(session)
+        reader.notice = None

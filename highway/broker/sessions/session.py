@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from highway.broker.delivery.encoding import Plan
     from highway.broker.message import Message
     from highway.broker.subscriptions.shared import Group
+    from highway.broker.subscriptions.subscribing import SubscribeOperation
     from highway.storage import Gap
 
     from .inflight import Entry
@@ -81,6 +82,7 @@ class Session:
         "rights",
         "stored_ids",
         "stored_names",
+        "subscribing",
         "topic_alias_maximum",
         "topic_aliases",
         "version",
@@ -124,6 +126,8 @@ class Session:
         self.corked = 0  # SUBACKs on their way; nothing goes out before them
         self.dirty = False  # positions moved since they were stored
         self.logs_seen = 0  # of `Logs.begun`: later ones may be missing among the cursors
+        # By their names, those of which is being found out where they start: (SUBSCRIBE, index of the filter).
+        self.subscribing: dict[bytes, list[tuple[SubscribeOperation, int]]] = {}
         self.journaling = 0  # `store_first`s under way
 
     def __repr__(self) -> str:

@@ -79,6 +79,8 @@ class SubscribeOperation:
         self._puts: Puts = []  # beside the session, what changed of its subscriptions, and their positions
         self._changed: dict[bytes, None] = {}  # names of subscriptions
         self._complete = False
+        self._awaited: dict[bytes, None] = {}  # names that stand in `Session.subscribing`
+        self._withdrawn: set[int] = set()
         # What was published before is visible, and its retained messages are there, before the SUBACK goes out.
         self._due = Durability.BALANCED if session.persistent else Durability.FAST
         self._reason = ""  # of the first filter that was refused
@@ -98,7 +100,27 @@ class SubscribeOperation:
                 self._request(index, request)
             except ProtocolError as error:
                 self._refuse(index, error)
+        self._wait()
         self._finish_when_complete()
+
+    def _wait(self) -> None:
+        """Note the filters of which is being found out where they start, so that UNSUBSCRIBE meets them."""
+        subscribing = self._session.subscribing
+        for index, request in enumerate(self._packet.subscriptions):
+            if self._codes[index] is None:
+                subscribing.setdefault(request.topic_filter, []).append((self, index))
+                self._awaited[request.topic_filter] = None
+
+    def _wait_no_more(self) -> None:
+        subscribing = self._session.subscribing
+        for name in self._awaited:
+            others = [waiting for waiting in subscribing.pop(name, ()) if waiting[0] is not self]
+            if others:
+                subscribing[name] = others
+
+    def withdraw(self, index: int) -> None:
+        """UNSUBSCRIBE came before it was known where a filter starts: it is granted, and never does. [MQTT-3.10.4-2]"""
+        self._withdrawn.add(index)
 
     def _request(self, index: int, request: Request) -> None:
         name = request.topic_filter
@@ -193,6 +215,8 @@ class SubscribeOperation:
         def found(starts: Answer) -> None:
             if isinstance(starts, ProtocolError | StorageError):
                 self._refuse(index, starts if isinstance(starts, ProtocolError) else ProtocolError(starts.detail))
+            elif index in self._withdrawn:
+                self._codes[index] = request.qos
             elif self._alive():
                 is_new = source not in self._broker.groups
                 self._join(index, request, self._broker.group(source, topic_filter), starts if is_new else {})
@@ -312,7 +336,7 @@ class SubscribeOperation:
         until = self._options.until
 
         def ready(starts: dict[Feed, int], ends: dict[Feed, int]) -> None:
-            if self._alive():
+            if self._alive() and index not in self._withdrawn:
                 self._start_replay(request, special, source, starts, ends)
             self._codes[index] = request.qos
             self._finish_when_complete()
@@ -389,6 +413,7 @@ class SubscribeOperation:
         if None in self._codes or self._complete:
             return
         self._complete = True
+        self._wait_no_more()
         session, broker = self._session, self._broker
         if not self._alive():
             # Positions were stored when the connection ended. Of a session that is gone for good, nothing is.

@@ -61,6 +61,9 @@ def _end(session: Session, packet: UnsubscribePacket, puts: Puts) -> list[int]:
     codes: list[int] = []
     changed: dict[Reader, None] = {}
     for name in packet.topic_filters:
+        withdrawn = session.subscribing.pop(name, ())
+        for operation, index in withdrawn:
+            operation.withdraw(index)
         if name in session.groups:
             puts += broker.leave_group(session, name)
             codes.append(ReasonCode.SUCCESS)
@@ -68,7 +71,7 @@ def _end(session: Session, packet: UnsubscribePacket, puts: Puts) -> list[int]:
         reader = session.reader_of(name)
         subscription = reader.remove(name) if reader is not None else None
         if reader is None or subscription is None:
-            codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+            codes.append(ReasonCode.SUCCESS if withdrawn else ReasonCode.NO_SUBSCRIPTION_EXISTED)
             continue
         codes.append(ReasonCode.SUCCESS)
         broker.router.remove(subscription)
