@@ -298,3 +298,14 @@ def test_a_window_that_is_full_is_counted_once(tmp_path: Path) -> None:
         writer.send(packets.publish("t", b"1", qos=1, packet_id=1))
     assert len(reader.messages()) == 5
     assert limited(rig) == {"max_inflight": 1}
+
+
+@pytest.mark.parametrize("name", ["$replay/@1000/t%d", "$share/g/$replay/@1000/t%d"])
+def test_subscriptions_that_are_looked_up_together_keep_to_the_limit_together(tmp_path: Path, name: str) -> None:
+    rig = Rig(tmp_path, max_subscriptions=3)
+    rig.connect("w").send(packets.publish("t0", b"x", qos=1, packet_id=1))
+    peer = rig.connect("s")
+    peer.take()
+    peer.send(packets.subscribe(1, *((name % number, 1) for number in range(5))))
+    assert (0x90, b"\0\1" + bytes([1, 1, 1, 0x80, 0x80])) in peer.take()
+    assert len(peer.client.session.all_subscriptions()) == 3

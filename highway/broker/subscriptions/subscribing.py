@@ -154,6 +154,16 @@ class SubscribeOperation:
             self._broker.counters.limited["max_subscriptions"] += 1
             raise ProtocolError(f"a session may have {limit} subscriptions", ReasonCode.QUOTA_EXCEEDED)
 
+    def _if_there_is_room(self, index: int, request: Request, start: Callable[[], None]) -> None:
+        """Start what was looked up; others may have taken the room that there was for it."""
+        try:
+            self._check_count(request.topic_filter)
+        except ProtocolError as error:
+            self._refuse(index, error)
+        else:
+            start()
+            self._codes[index] = request.qos
+
     def _ordinary(self, index: int, request: Request) -> None:
         name = request.topic_filter
         self._check_right(Right.SUBSCRIBE, name)
@@ -212,14 +222,17 @@ class SubscribeOperation:
             self._join(index, request, group, {feed: self._begin(feed) for feed in feeds} if is_new else {})
             return
 
+        def join(starts: dict[Feed, int]) -> None:
+            is_new = source not in self._broker.groups
+            self._join(index, request, self._broker.group(source, topic_filter), starts if is_new else {})
+
         def found(starts: Answer) -> None:
             if isinstance(starts, ProtocolError | StorageError):
                 self._refuse(index, starts if isinstance(starts, ProtocolError) else ProtocolError(starts.detail))
             elif index in self._withdrawn:
                 self._codes[index] = request.qos
             elif self._alive():
-                is_new = source not in self._broker.groups
-                self._join(index, request, self._broker.group(source, topic_filter), starts if is_new else {})
+                self._if_there_is_room(index, request, partial(join, starts))
             else:
                 self._codes[index] = REFUSED  # nobody is there to be told
             self._finish_when_complete()
@@ -337,8 +350,10 @@ class SubscribeOperation:
 
         def ready(starts: dict[Feed, int], ends: dict[Feed, int]) -> None:
             if self._alive() and index not in self._withdrawn:
-                self._start_replay(request, special, source, starts, ends)
-            self._codes[index] = request.qos
+                start = partial(self._start_replay, request, special, source, starts, ends)
+                self._if_there_is_room(index, request, start)
+            else:
+                self._codes[index] = request.qos
             self._finish_when_complete()
 
         def started(starts: dict[Feed, int]) -> None:
