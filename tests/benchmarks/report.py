@@ -213,10 +213,10 @@ def _brokers(running: Sequence[Running], missing: dict[str, str]) -> list[str]:
     lines += [f"| {name} | {reason} | | |" for name, reason in missing.items()]
     lines += [
         "",
-        "Load: the part of the messages of a row that a broker gets, so that a slow one isn't waited for. nats-server",
+        "Load: the part of the messages of a row that a broker gets, so that a slow one isn't waited for. nats-server and",
     ]
     lines += [
-        "stores only while a session wants it: one that is offline does. Disk: without files whose size never changes, the"
+        "RabbitMQ store only while a session wants it: one that is offline does. Disk: without files of constant size, the"
     ]
     lines += ["journal of Highway and its reserve."]
     for each in running:
