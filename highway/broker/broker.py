@@ -17,10 +17,10 @@ from highway.broker.connections.lifecycle import Lifecycle
 from highway.broker.connections.wills import Wills
 from highway.broker.delivery import encoding, pumping
 from highway.broker.delivery.gap_notices import send_gap_notice
+from highway.broker.delivery.publisher_mark import FLAG_PUBLISHER, mark_publisher
 from highway.broker.delivery.reads import Reads
 from highway.broker.message import Message
 from highway.broker.publishing.gathering import Gathering
-from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, mark_publisher
 from highway.broker.publishing.requests import NO_REQUESTS, Producers, Requests
 from highway.broker.publishing.retained import RetainedStore
 from highway.broker.publishing.retaining import expect_delayed, may_retain, retain, retained_message

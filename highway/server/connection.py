@@ -19,7 +19,7 @@ from highway.broker.connections.lifecycle import TOPIC_ALIAS_MAXIMUM
 from highway.log_lines import about
 from highway.mqtt import ReasonCode, ServerProtocol
 
-from .admission import Admission, format_address
+from .admission import Admission
 from .metering import Accounts
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .admission import Place
 
-__all__ = ["LINGER_S", "TURN_BYTES", "Connection", "Connections", "format_address"]
+__all__ = ["LINGER_S", "TURN_BYTES", "Connection", "Connections"]
 
 logger = logging.getLogger("highway.server")
 

@@ -29,7 +29,6 @@ from highway.mqtt import (
     ConnectPacket,
     DisconnectPacket,
     PingreqPacket,
-    PubackPacket,
     PubackRun,
     PubcompPacket,
     PublishRun,
@@ -39,14 +38,12 @@ from highway.mqtt import (
     SubscribePacket,
     UnsubscribePacket,
     encode_within,
-    puback_bytes,
-    pubrec_bytes,
 )
 from highway.storage import Durability
 
 from . import acknowledging
 from .receive_window import ReceiveWindow
-from .receiving import give_back, reasoned_acks, receive_once
+from .receiving import give_back, mqtt_5_acks, plain_acks, reasoned_acks, receive_once, refused_acks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -273,11 +270,10 @@ class Client:
         puts: Puts = []
         new: list[bytes] = []  # QoS 2 packet ids that were not known before
         acks = b""
-        if run.qos == 1:
-            acks = puback_bytes(run.packet_ids)
-        elif run.qos == 2:
-            acks = pubrec_bytes(run.packet_ids)
-            new = receive_once(session, run, puts)
+        if run.qos:
+            acks = plain_acks(run)
+            if run.qos == 2:
+                new = receive_once(session, run, puts)
         if acks and self._window is not None and not self._window.take(run, len(new), session.received):
             give_back(session, new)
             broker.counters.limited["receive_maximum"] += 1
@@ -306,9 +302,8 @@ class Client:
         if not acks:
             return
         if self.version == V5:
-            acks = self._mqtt_5_acks(run, acks, mode)
-        self._acks.append(acks)
-        counters.control_sent += count - 1  # the acknowledgements of a run are one piece
+            acks = mqtt_5_acks(broker, session, run, acks, mode)
+        self._answer_run(run, acks)
         # 3.1.1 has no way to refuse but to close: what nothing takes is acknowledged and dropped, and counted. 3.1.1
         # [MQTT-3.3.5-2]
         if mode is not None and mode > self._acks_mode:
@@ -357,38 +352,9 @@ class Client:
         if self.version != V5 and broker.settings.acl_denied_closes:
             self.end(ReasonCode.NOT_AUTHORIZED)
         elif run.qos and self.version == V5:
-            self._acks.append(reasoned_acks(run, ReasonCode.NOT_AUTHORIZED))
+            self._answer_run(run, reasoned_acks(run, ReasonCode.NOT_AUTHORIZED))
         elif run.qos:
-            self._acks.append(puback_bytes(run.packet_ids) if run.qos == 1 else pubrec_bytes(run.packet_ids))
-
-    def _mqtt_5_acks(self, run: PublishRun, acks: bytes, mode: Durability | None) -> bytes:
-        """The acknowledgements of a run, with what MQTT 5 can say more than that it was taken."""
-        session = self.session
-        if mode is None:
-            if session is not None:
-                give_back(session, run.packet_ids)
-            return reasoned_acks(run, ReasonCode.NOT_AUTHORIZED)
-        if session is not None and session.ack_offsets:
-            return self._acks_with_offsets(run, mode) or acks
-        if run.qos == 1 and not self.broker.router.route(run.topic_name).has_subscribers:
-            return reasoned_acks(run, ReasonCode.NO_MATCHING_SUBSCRIBERS)
-        return acks
-
-    def _acks_with_offsets(self, run: PublishRun, mode: Durability) -> bytes:
-        """Acknowledgements that say where each message is; b"" where not every one of the run was stored just now."""
-        self.broker.gathering.flush()  # the log ends with this run then
-        feed = self.broker.router.route(run.topic_name).feed
-        if feed is None or len(run.payloads) != len(run.packet_ids):
-            return b""
-        kind = PubackPacket if run.qos == 1 else PubrecPacket
-        base_offset = feed.log.log_end_offset - len(run.payloads)
-        data = []
-        for offset, id_bytes in enumerate(run.packet_ids, base_offset):
-            packet = kind(int.from_bytes(id_bytes, "big"))
-            packet.properties.add_user_property("offset", str(offset))
-            packet.properties.add_user_property("durability", mode.name)
-            data.append(packet.encode(V5))
-        return b"".join(data)
+            self._answer_run(run, plain_acks(run))
 
     def _refuse(self, run: PublishRun, new: Collection[bytes], reason_code: int, error: StorageError) -> None:
         """Not stored, not acknowledged: MQTT 5 is told so, 3.1.1 has no other way than closing. 3.1.1 [MQTT-4.8.0-2]"""
@@ -396,12 +362,11 @@ class Client:
             self.broker.refuse_publish(self, error)
             return
         logger.error("publish refused: %s", error, extra=about(client=self.client_id, topic=run.topic_name))
-        if run.qos == 1:
-            self._acks.append(reasoned_acks(run, reason_code))
-            return
-        for id_bytes in run.packet_ids:  # repetitions of what is stored are among them
-            reason = bytes((reason_code,)) if id_bytes in new else b""
-            self._acks.append(bytes((0x50, 2 + len(reason))) + id_bytes + reason)
+        self._answer_run(run, refused_acks(run, new, reason_code))
+
+    def _answer_run(self, run: PublishRun, acks: bytes) -> None:
+        self._acks.append(acks)
+        self.broker.counters.control_sent += len(run.packet_ids) - 1  # they are many packets, and one piece
 
     def answer(self, data: bytes, mode: Durability = Durability.FAST) -> None:
         """Send a control packet with the acknowledgements of the chunk at hand, and behind `mode`'s point of what was stored."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, split_publisher
+from highway.broker.delivery.publisher_mark import FLAG_PUBLISHER, split_publisher
 from highway.broker.replay.options import user_property
 from highway.mqtt import PACKET_IDS, V5, PropertyId, PublishHeads, encode_qos, encode_qos0, property_block
 from highway.mqtt.wire import encode_varint

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from highway.broker.authorisation import Right
+from highway.broker.delivery.publisher_mark import FLAG_PUBLISHER, split_publisher
 from highway.broker.message import Message
-from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, split_publisher
 from highway.broker.sessions.inflight import RELEASED
 from highway.broker.sessions.session_store import acknowledged_puts, group_puts
 from highway.broker.subscriptions.group_cursor import GroupCursor

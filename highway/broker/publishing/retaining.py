@@ -9,8 +9,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from highway.broker.delivery.feed import LiveRun
+from highway.broker.message import Message
 from highway.broker.sessions import session_store
-from highway.broker.sessions.inflight import Message
 from highway.log_lines import about
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from highway.broker.delivery.feed import Feed
     from highway.broker.sessions.reader import Reader, Subscription
     from highway.broker.sessions.session import Session
-    from highway.broker.subscriptions.shared import Group, GroupCursor
+    from highway.broker.subscriptions.group_cursor import GroupCursor
+    from highway.broker.subscriptions.shared import Group
 
 __all__ = ["Route", "Router", "Target"]
 
@@ -37,13 +38,12 @@ MAX_ROUTES = 262_144
 # Names that are known not to be new, in use or not: they must be more than the routes, or publishers of that many topics
 # would be held up as ones that make up names. 70 MB.
 MAX_KNOWN = 1_048_576
-# And so do topics that each go to many subscribers: a target takes half a kilobyte.
+# Targets of all routes: topics that each go to many subscribers must not grow the table either, at half a kilobyte a target.
 MAX_TARGETS = 262_144
 
 NO_PROPERTIES = b"\0"
-NO_HEADS: dict[
-    tuple[int, bool], PublishHeads
-] = {}  # stays empty: most topics of a large fleet never go to anybody live
+# Stays empty: most topics of a large fleet never go to anybody live.
+NO_HEADS: dict[tuple[int, bool], PublishHeads] = {}
 
 
 class Target:

@@ -18,15 +18,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from highway.broker.message import Message
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 
     from highway.broker.delivery.cursor import Cursor
+    from highway.broker.message import Message
     from highway.broker.subscriptions.group_cursor import GroupCursor
 
-__all__ = ["RELEASED", "SENT_1", "SENT_2", "Entry", "Inflight", "Message"]
+__all__ = ["RELEASED", "SENT_1", "SENT_2", "Entry", "Inflight"]
 
 SENT_1, SENT_2, RELEASED = 1, 2, 3
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from highway.broker.authorisation import Right, right_to_read
 from highway.broker.delivery import encoding, message_expiry
 from highway.broker.delivery.gap_notices import GapNotices
-from highway.broker.publishing.publisher_mark import FLAG_PUBLISHER, split_publisher
+from highway.broker.delivery.publisher_mark import FLAG_PUBLISHER, split_publisher
 from highway.broker.remembered import Remembered
 from highway.broker.replay.options import NO_OPTIONS
 from highway.broker.sessions.inflight import SENT_1
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from highway.broker.sessions.session import Session
     from highway.storage import Gap, Record
 
-__all__ = ["Group", "GroupCursor", "Member", "groups_held", "hand_back", "return_unacknowledged"]
+__all__ = ["Group", "Member", "groups_held", "hand_back", "return_unacknowledged"]
 
 # Records that a group hands out in one turn of the loop.
 TURN_RECORDS = 1024
