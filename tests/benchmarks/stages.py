@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Stages"]
 
-TOPIC = "highway/A1/telemetry"
+TOPIC = "highway/A{}/telemetry"  # of each device its own
 PAYLOAD = b'{"ts": 1790000000000, "sensor": "A1-003", "speed_kmh": 82.5, "temp_c": 21.0, "kind": "car", "seq": 12}'
 MESSAGES = 3000  # between two rests, in which the journal and the segments catch up
 REPETITIONS = 40
@@ -102,14 +102,18 @@ class Stages:
         connections = self.connect(200)
         await asyncio.sleep(0.1)
         gc.freeze()
-        one = packets.publish(TOPIC, PAYLOAD, qos=1, packet_id=1)
-        hundred = one * 100
+        ones = [
+            packets.publish(TOPIC.format(number), PAYLOAD, qos=1, packet_id=1) for number in range(len(connections))
+        ]
+        one, hundreds = ones[0], [ones[0] * 100]
         shared, protocol, client = self.shared, connections[0]._protocol, connections[0]._client
-        run, runs = protocol.receive_data(one), protocol.receive_data(hundred)
+        run, runs = protocol.receive_data(one), protocol.receive_data(hundreds[0])
 
-        def turn(count: int, data: bytes) -> Callable[[], None]:
+        def turn(count: int, chunks: list[bytes]) -> Callable[[], None]:
+            read = list(zip(connections[:count], chunks, strict=False))
+
             def take() -> None:
-                for connection in connections[:count]:
+                for connection, data in read:
                     connection.data_received(data)
                 shared.end_turn()
 
@@ -117,12 +121,12 @@ class Stages:
 
         await self.measure("alone: parsed", 1, lambda: protocol.receive_data(one))
         await self.measure("alone: handled", 1, lambda: client.handle(run))
-        await self.measure("alone: all of it", 1, turn(1, one))
-        await self.measure("one of 8 in a turn", 8, turn(8, one))
-        await self.measure("one of 200 in a turn", 200, turn(200, one))
-        await self.measure("a hundred in a read: parsed", 100, lambda: protocol.receive_data(hundred))
+        await self.measure("alone: all of it", 1, turn(1, ones))
+        await self.measure("one of 8 in a turn", 8, turn(8, ones))
+        await self.measure("one of 200 in a turn", 200, turn(200, ones))
+        await self.measure("a hundred in a read: parsed", 100, lambda: protocol.receive_data(hundreds[0]))
         await self.measure("a hundred in a read: handled", 100, lambda: client.handle(runs))
-        await self.measure("a hundred in a read: all of it", 100, turn(1, hundred))
+        await self.measure("a hundred in a read: all of it", 100, turn(1, hundreds))
 
     def close(self) -> None:
         """Stop it."""
