@@ -119,7 +119,7 @@ class SubscribeOperation:
                 subscribing[name] = others
 
     def withdraw(self, index: int) -> None:
-        """UNSUBSCRIBE came before it was known where a filter starts: it is granted, and never does. [MQTT-3.10.4-2]"""
+        """UNSUBSCRIBE came before it was known where a filter starts: it is granted, and never does."""
         self._withdrawn.add(index)
 
     def _request(self, index: int, request: Request) -> None:
