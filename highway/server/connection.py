@@ -295,6 +295,14 @@ class Connection(asyncio.Protocol):
             self._shared.admission.leave(self._place)
         self._transport = self.fast_path = None
         self._timer = self._debt = None
+        self._hear_out()
+
+    def _hear_out(self) -> None:
+        """Take what the peer sent before it went, part by part as ever, and let the client go then."""
+        if self._protocol.has_more:
+            self._client.handle(self._protocol.receive_data(b""))
+            self._shared.loop.call_soon(self._hear_out)
+            return
         self._protocol.receive_eof()
         self._client.lost()
         # Each holds the other, and the collector looks at what has lived for long once in ten million objects.

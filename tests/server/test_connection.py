@@ -120,6 +120,21 @@ def test_a_flood_of_small_packets_is_taken_in_parts(tmp_path: Path) -> None:
     assert len(transport.written) == 2 * 6024
 
 
+def test_what_a_flood_ends_with_counts_when_its_peer_is_gone_at_once(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    shared, _ = connections(rig, 0)
+    connection = Connection(shared)
+    connection.connection_made(SlowTransport())  # type: ignore[arg-type]
+    connection.data_received(packets.connect("c", will=("gone", b"", 0, False)))
+    rig.settle()
+    flood = (packets.publish("a", b"1") + packets.publish("b", b"2")) * 1500
+    connection.data_received(flood + packets.DISCONNECT)
+    connection.connection_lost(None)
+    assert shared.loop.run()  # type: ignore[attr-defined]
+    assert rig.storage.logs["other"].log_end_offset == 3000  # all, and no will
+    assert not rig.broker.clients
+
+
 def test_a_client_is_heard_before_it_is_called_silent(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     connection, transport, loop = connected(rig, keep_alive=10)
