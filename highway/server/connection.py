@@ -97,7 +97,7 @@ class Connections:
                 connection.heard_at = now
                 try:
                     fast_path = connection.fast_path if is_fast else None
-                    if fast_path is None or not fast_path.take(data):
+                    if fast_path is None or not fast_path.take(connection.client, data):
                         connection.take(data)
                 except Exception:
                     # A fault of ours that one peer brings out must not reach the others.
@@ -115,7 +115,6 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_accepted_at",
-        "_client",
         "_counters",
         "_debt",
         "_early",
@@ -130,6 +129,7 @@ class Connection(asyncio.Protocol):
         "_timer",
         "_transport",
         "_unread_bytes",
+        "client",
         "congested",
         "fast_path",
         "heard_at",
@@ -156,7 +156,7 @@ class Connection(asyncio.Protocol):
             topic_alias_maximum=TOPIC_ALIAS_MAXIMUM,
             max_events=TURN_EVENTS,
         )
-        self._client = Client(shared.broker, self)
+        self.client = Client(shared.broker, self)
         self.peer = "?" if place is None else place.peer
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -217,10 +217,10 @@ class Connection(asyncio.Protocol):
         events = protocol.receive_data(data)
         if events:
             received = self._counters.publish_received
-            self._client.handle(events)
+            self.client.handle(events)
             if broker.settings.is_metered or broker.router.new_topics != self._shared.accounts.new_topics:
                 self._charge(self._counters.publish_received - received, len(data))
-        self.fast_path = None if self.congested or not protocol.is_between_packets else self._client.fast_path
+        self.fast_path = None if self.congested or not protocol.is_between_packets else self.client.fast_path
         if protocol.error is not None:
             self._violated(protocol.error)
         elif protocol.has_more:
@@ -237,11 +237,11 @@ class Connection(asyncio.Protocol):
 
     def _charge(self, messages: int, size: int) -> None:
         """Count what came against the rates of the client, and read no more from it until nothing is owed."""
-        accounts, client_id = self._shared.accounts, self._client.client_id
+        accounts, client_id = self._shared.accounts, self.client.client_id
         topics = accounts.take_new_topics()
         if self._is_stranger:
             return
-        messages += self._client.take_early()
+        messages += self.client.take_early()
         self._owe(*accounts.charge(client_id, messages, size, topics, self._time()))
 
     def _owe(self, wait_s: float, limit: str) -> None:
@@ -273,7 +273,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.congested = False
         self._resume(_UNREAD)
-        self._shared.broker.drained(self._client)
+        self._shared.broker.drained(self.client)
 
     def mind_unread(self) -> None:
         """Take no more requests from a peer that doesn't read the answers to those before."""
@@ -300,13 +300,13 @@ class Connection(asyncio.Protocol):
     def _hear_out(self) -> None:
         """Take what the peer sent before it went, part by part as ever, and let the client go then."""
         if self._protocol.has_more:
-            self._client.handle(self._protocol.receive_data(b""))
+            self.client.handle(self._protocol.receive_data(b""))
             self._shared.loop.call_soon(self._hear_out)
             return
         self._protocol.receive_eof()
-        self._client.lost()
+        self.client.lost()
         # Each holds the other, and the collector looks at what has lived for long once in ten million objects.
-        del self._client
+        del self.client
 
     # A transport that has a protocol of its own calls these, too.
 
@@ -338,11 +338,11 @@ class Connection(asyncio.Protocol):
             return
         logger.warning("closed: %s", fault, extra=self._about())
         self.close()
-        self._client.violated()
+        self.client.violated()
 
     def end(self) -> None:
         """Close, because the listener that it came in at is gone."""
-        self._client.end(ReasonCode.ADMINISTRATIVE_ACTION)
+        self.client.end(ReasonCode.ADMINISTRATIVE_ACTION)
 
     # The broker calls these: Link.
 
@@ -401,17 +401,18 @@ class Connection(asyncio.Protocol):
     # Timers and faults.
 
     def _about(self) -> dict[str, Any]:
-        return about(client=self._client.client_id or None, peer=self.peer)
+        return about(client=self.client.client_id or None, peer=self.peer)
 
     def _connect_timed_out(self) -> None:
         self._counters.limited["connect_timeout"] += 1
         what = "not logged in" if self.has_connect else "no CONNECT"
         logger.info("closed: %s in time", what, extra=self._about())
         self.close()
-        self._client.abandon()
+        self.client.abandon()
 
     def _check_keep_alive(self) -> None:
         # One timer a connection that is moved on when it fires, so that a packet costs it nothing.
+        self._shared.end_turn()  # it may have been read from by now
         left = self.heard_at + self._keep_alive_s - self._shared.loop.time()
         was_overdue, self._is_overdue = self._is_overdue, left <= 0
         if self._is_overdue:
@@ -421,7 +422,7 @@ class Connection(asyncio.Protocol):
             return
         # Silent for one and a half times the keep alive: 3.1.1 [MQTT-3.1.2-24], 5.0 [MQTT-3.1.2-22].
         logger.info("closed: silent for %g s", self._keep_alive_s, extra=self._about())
-        self._client.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
+        self.client.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
 
     def _is_excused(self) -> bool:
         """Whether the peer is silent because nothing is read from it, and reads what it is sent."""
@@ -438,5 +439,5 @@ class Connection(asyncio.Protocol):
         if error.reason_code == ReasonCode.PACKET_TOO_LARGE:
             self._counters.limited["max_connect_packet" if self._is_stranger else "max_packet"] += 1
         logger.warning("closed: %s", error.detail, extra=self._about())
-        self.close(self._protocol.error_reply(connack_sent=self._client.connack_sent))
-        self._client.violated()
+        self.close(self._protocol.error_reply(connack_sent=self.client.connack_sent))
+        self.client.violated()

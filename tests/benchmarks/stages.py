@@ -106,7 +106,7 @@ class Stages:
             packets.publish(TOPIC.format(number), PAYLOAD, qos=1, packet_id=1) for number in range(len(connections))
         ]
         one, hundreds = ones[0], [ones[0] * 100]
-        shared, protocol, client = self.shared, connections[0]._protocol, connections[0]._client
+        shared, protocol, client = self.shared, connections[0]._protocol, connections[0].client
         run, runs = protocol.receive_data(one), protocol.receive_data(hundreds[0])
 
         def turn(count: int, chunks: list[bytes]) -> Callable[[], None]:

@@ -123,7 +123,7 @@ class Peer:
 
     def _take(self, data: bytes) -> None:
         path = self.client.fast_path if self.protocol.is_between_packets and self.rig.broker.takes_fast() else None
-        if path is not None and path.take(data):
+        if path is not None and path.take(self.client, data):
             return
         self.client.handle(self.protocol.receive_data(data))
         if self.protocol.error is not None and not self.link.closed:

@@ -151,6 +151,18 @@ def test_a_client_is_heard_before_it_is_called_silent(tmp_path: Path) -> None:
     assert transport.closing
 
 
+def test_what_was_read_by_now_keeps_a_client_alive(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    connection, transport, loop = connected(rig, keep_alive=10)
+    rig.clock.advance(15.1)
+    loop.run()
+    rig.clock.advance(0.2)
+    connection.data_received(packets.PINGREQ)
+    connection._check_keep_alive()  # the timer that is due in the same turn
+    assert not transport.closing
+    assert transport.written.endswith(b"\xd0\0")
+
+
 def test_a_client_that_we_do_not_read_from_is_not_silent(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     connection, transport, loop = connected(rig, keep_alive=10)
@@ -187,7 +199,7 @@ def test_a_fault_that_one_peer_brings_out_ends_its_connection_and_no_other(
 ) -> None:
     shared, ((bad, bad_transport), *others) = connections(Rig(tmp_path), 3)
     handle = Client.handle
-    monkeypatch.setattr(Client, "handle", lambda self, events: 1 / (self is not bad._client) and handle(self, events))
+    monkeypatch.setattr(Client, "handle", lambda self, events: 1 / (self is not bad.client) and handle(self, events))
     for connection in (others[0][0], bad, others[1][0]):
         connection.data_received(packets.PINGREQ)
     shared.end_turn()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from highway.broker.connections.client import Client
 from highway.broker.publishing.fast_path import MAX_HEADS
+from highway.broker.publishing.routing import Target
 from highway.server.connection import Connection, Connections
 from highway.storage import Durability
 from tests.broker.rig import RIGS, Rig
@@ -36,7 +39,7 @@ def fast(connection: Connection, data: bytes) -> bool:
     gathering = connection._shared.broker.gathering
     gathering.begin()
     try:
-        return path.take(data)
+        return path.take(connection.client, data)
     finally:
         gathering.end()
 
@@ -126,9 +129,9 @@ def test_properties_do_not_take_it(tmp_path: Path) -> None:
 
 
 def _rights(rig: Rig, _: Connections, connection: Connection) -> None:
-    session = connection._client.session
+    session = connection.client.session
     assert session is not None
-    session.rights = rig.broker.lifecycle.rights_for(connection._client) or object()  # type: ignore[assignment]
+    session.rights = rig.broker.lifecycle.rights_for(connection.client) or object()  # type: ignore[assignment]
 
 
 def _subscriber(rig: Rig, _: Connections, __: Connection) -> None:
@@ -202,7 +205,7 @@ def test_what_somebody_may_not_want_from_itself_does_not_take_it(tmp_path: Path)
 def test_who_is_judged_by_others_does_not_take_it(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     shared, ((connection, _),) = connections(rig, 1)
-    session = connection._client.session
+    session = connection.client.session
     assert session is not None
     session.rights = SimpleNamespace(has_judge=True, may=lambda *_: True)  # type: ignore[assignment]
     for _ in range(3):
@@ -241,6 +244,34 @@ def test_a_device_of_many_sizes_does_not_fill_the_memory(tmp_path: Path) -> None
         shared.end_turn()
     assert connection.fast_path is not None
     assert len(connection.fast_path._heads) <= MAX_HEADS
+
+
+def _alive() -> int:
+    return sum(type(thing) in (Client, Target) for thing in gc.get_objects())
+
+
+def test_what_it_knows_keeps_nobody_alive(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    gc.collect()
+    gc.disable()
+    try:
+        before = _alive()
+        reader = rig.connect("reader").send(packets.subscribe(1, ("t", 0)))
+        shared, ((connection, _),) = connections(rig, 1)
+        connection.data_received(publish())
+        shared.end_turn()
+        rig.settle()
+        assert fast(connection, publish())
+        assert _alive() == before + 3
+        reader.drop()
+        del reader
+        rig.settle()
+        assert _alive() == before + 1
+        connection.connection_lost(None)
+        rig.settle()
+        assert _alive() == before
+    finally:
+        gc.enable()
 
 
 # The same bytes, with the fast path and without it.

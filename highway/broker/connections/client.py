@@ -297,8 +297,8 @@ class Client:
             return
         if run.head:
             if self.fast_path is None:
-                self.fast_path = FastPath(self)
-            self.fast_path.learn(run)
+                self.fast_path = FastPath()
+            self.fast_path.learn(self, run)
         if not acks:
             return
         if self.version == V5:

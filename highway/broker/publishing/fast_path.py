@@ -15,24 +15,25 @@ from typing import TYPE_CHECKING, NamedTuple
 from highway.mqtt import V5, ReasonCode
 
 if TYPE_CHECKING:
+    from highway.broker.authorisation import Rights
     from highway.broker.connections.client import Client
-    from highway.broker.publishing.routing import Route
     from highway.mqtt import PublishRun
 
 __all__ = ["FastPath"]
 
-# Heads that are remembered of one client: a device has one topic, or a few, and some lengths.
-MAX_HEADS = 64
+# Heads that are remembered of one client: a device has one topic, or a few, and some lengths. 5 KB at most.
+MAX_HEADS = 16
 
 _ZERO_ID = b"\0\0"
 
 
 class _Known(NamedTuple):
-    """What begins with the same bytes: the whole size, where its payload stands, where it goes, and what it is answered."""
+    """What begins with the same bytes: its whole size, where its payload stands, where it goes, what it is answered."""
 
     size: int
     payload_at: int
-    route: Route
+    topic_name: bytes
+    route: int  # the number of the route: the route itself would outlive the router's table, with all that it leads to
     qos: int
     ack: bytes  # before the packet id
     reason: bytes  # behind it
@@ -41,23 +42,24 @@ class _Known(NamedTuple):
 class FastPath:
     """What is known of the messages of one client."""
 
-    __slots__ = ("_client", "_heads", "_length", "_rights")
+    __slots__ = ("_heads", "_length", "_rights")
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self) -> None:
         self._heads: dict[bytes, _Known] = {}
-        self._length = 0  # of the heads: they are all of one length, which the first decides
-        self._rights = client.session.rights if client.session is not None else None
+        self._length = 0  # of the heads: they are all of one length, which the last that was learned decides
+        self._rights: Rights | None = None  # with which they were learned
 
-    def take(self, data: bytes) -> bool:
+    def take(self, client: Client, data: bytes) -> bool:
         """Gather the message that `data` is; False where it is anything else, and then nothing was done."""
-        client, length = self._client, self._length
+        length = self._length
         found = self._heads.get(data[:length])
         if found is None or len(data) != found.size or not client.takes_fast(self._rights):
             return False
-        _, payload_at, route, qos, ack, reason = found
-        broker, feed = client.broker, route.feed
-        if feed is None or broker.router.route(route.topic_name) is not route:
+        _, payload_at, topic_name, number, qos, ack, reason = found
+        broker = client.broker
+        route = broker.router.route(topic_name)
+        feed = route.feed
+        if feed is None or route.number != number:
             return False
         packet_id = b""
         if qos:
@@ -75,9 +77,9 @@ class FastPath:
             client.acknowledge(ack + packet_id + reason, feed.log.settings.durability)
         return True
 
-    def learn(self, run: PublishRun) -> None:
+    def learn(self, client: Client, run: PublishRun) -> None:
         """Know the next message by `run`, which came alone and was taken."""
-        client, session = self._client, self._client.session
+        session = client.session
         if not run.head or run.qos > 1 or run.retain or session is None or session.ack_offsets:
             return
         route = client.broker.router.route(run.topic_name)
@@ -86,7 +88,7 @@ class FastPath:
         rights, known = session.rights, self._heads.get(run.head)
         if rights is not None and rights.has_judge:
             return
-        if known is not None and known.route is route and rights is self._rights:
+        if known is not None and known.route == route.number and rights is self._rights:
             return  # and still it came this way, as everything does while clients are metered
         if len(run.head) != self._length or rights is not self._rights or len(self._heads) >= MAX_HEADS:
             self._heads.clear()
@@ -97,7 +99,8 @@ class FastPath:
         self._heads[run.head] = _Known(
             payload_at + len(run.payloads[0]),
             payload_at,
-            route,
+            route.topic_name,
+            route.number,
             run.qos,
             b"\x40\x03" if has_reason else b"\x40\x02",
             bytes((ReasonCode.NO_MATCHING_SUBSCRIBERS,)) if has_reason else b"",

@@ -69,14 +69,23 @@ class Route:
         "feed",
         "has_subscribers",
         "may_have_no_local",
+        "number",
         "targets",
         "topic_name",
         "topics",
     )
 
     def __init__(
-        self, topic_name: bytes, feed: Feed | None, targets: list[Target], *, has_subscribers: bool, exceeds: str = ""
+        self,
+        topic_name: bytes,
+        feed: Feed | None,
+        targets: list[Target],
+        *,
+        has_subscribers: bool,
+        exceeds: str = "",
+        number: int = 0,
     ) -> None:
+        self.number = number  # no other route of the process has it
         self.has_subscribers = has_subscribers  # online or away
         self.may_have_no_local = any(target.plan.own is not target.plan for target in targets)
         self.topic_name = topic_name
@@ -129,6 +138,7 @@ class Router:
         "_entries",
         "_exceeded_by",
         "_known",
+        "_last_number",
         "_parked",
         "_parked_counts",
         "_routes",
@@ -143,6 +153,7 @@ class Router:
         """`exceeded_by` says which limit a topic name is beyond, "" for none."""
         self._entries = list(entries)
         self._exceeded_by = exceeded_by
+        self._last_number = 0  # of a route
         self._routes: Remembered[Route] = Remembered(MAX_ROUTES)
         self._known: set[bytes] = set()  # names that had a route before the table was thrown away
         self.new_topics = 0  # names that came up and had none, lately
@@ -237,7 +248,15 @@ class Router:
         feed = None if isinstance(found, TopicLogs) else found
         targets = self._targets(topic_name, feed)
         has_subscribers = bool(targets or self._parked.match(topic_name))
-        route = Route(topic_name, feed, targets, has_subscribers=has_subscribers, exceeds=self._exceeded_by(topic_name))
+        self._last_number += 1
+        route = Route(
+            topic_name,
+            feed,
+            targets,
+            has_subscribers=has_subscribers,
+            exceeds=self._exceeded_by(topic_name),
+            number=self._last_number,
+        )
         self._target_count += len(targets)
         if self._target_count > MAX_TARGETS or len(self._routes) >= MAX_ROUTES:
             self._clear()
