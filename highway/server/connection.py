@@ -213,13 +213,8 @@ class Connection(asyncio.Protocol):
         """Do what the packets in `data` ask for."""
         if self._transport is None:
             return
-        protocol, broker = self._protocol, self._shared.broker
-        events = protocol.receive_data(data)
-        if events:
-            received = self._counters.publish_received
-            self.client.handle(events)
-            if broker.settings.is_metered or broker.router.new_topics != self._shared.accounts.new_topics:
-                self._charge(self._counters.publish_received - received, len(data))
+        self._handle(data)
+        protocol = self._protocol
         self.fast_path = None if self.congested or not protocol.is_between_packets else self.client.fast_path
         if protocol.error is not None:
             self._violated(protocol.error)
@@ -232,8 +227,17 @@ class Connection(asyncio.Protocol):
         if self._is_stranger:
             self.holds(protocol.pending_bytes)
         if self.congested:
-            broker.gathering.flush()  # and with it the answers that are due
+            self._shared.broker.gathering.flush()  # and with it the answers that are due
             self.mind_unread()
+
+    def _handle(self, data: bytes) -> None:
+        broker = self._shared.broker
+        events = self._protocol.receive_data(data)
+        if events:
+            received = self._counters.publish_received
+            self.client.handle(events)
+            if broker.settings.is_metered or broker.router.new_topics != self._shared.accounts.new_topics:
+                self._charge(self._counters.publish_received - received, len(data))
 
     def _charge(self, messages: int, size: int) -> None:
         """Count what came against the rates of the client, and read no more from it until nothing is owed."""
@@ -300,7 +304,7 @@ class Connection(asyncio.Protocol):
     def _hear_out(self) -> None:
         """Take what the peer sent before it went, part by part as ever, and let the client go then."""
         if self._protocol.has_more:
-            self.client.handle(self._protocol.receive_data(b""))
+            self._handle(b"")
             self._shared.loop.call_soon(self._hear_out)
             return
         self._protocol.receive_eof()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from highway.broker.connections.client import Client
+from highway.broker.token_bucket import Rate
 from highway.server.connection import TURN_BYTES, Connection, Connections
 from tests.broker.rig import ManualScheduler, Rig
 from tests.harness import packets, packets5
@@ -133,6 +134,16 @@ def test_what_a_flood_ends_with_counts_when_its_peer_is_gone_at_once(tmp_path: P
     assert shared.loop.run()  # type: ignore[attr-defined]
     assert rig.storage.logs["other"].log_end_offset == 3000  # all, and no will
     assert not rig.broker.clients
+
+
+def test_a_flood_is_paid_for_although_its_peer_is_gone_at_once(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, publish_rate=Rate(100, 1))
+    shared, ((connection, _),) = connections(rig, 1)
+    connection.data_received((packets.publish("a", b"1") + packets.publish("b", b"2")) * 1500)
+    connection.connection_lost(None)
+    assert shared.loop.run()  # type: ignore[attr-defined]
+    owed_s, limit = shared.accounts.charge("c0", 1, 0, 0, rig.clock.monotonic())
+    assert (owed_s, limit) == (29.01, "publish_rate")  # 3,001 messages at 100 a second, less the first 100
 
 
 def test_a_client_is_heard_before_it_is_called_silent(tmp_path: Path) -> None:
